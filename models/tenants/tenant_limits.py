@@ -120,9 +120,10 @@ PACE = """
 # A check deletes at most this many expired charges, more than a request adds. After a pause there may be as many as a
 # whole queue of requests left, which takes longer than a call may. Not tuned.
 EXPIRED_AT_ONCE = 1000
-# The charges of the last minute by unit. A request fits once the oldest of them no longer count, up to the first whose
-# `newer` charges leave enough; a request above the limit fits once nothing counts. Predictions soon replace `assumed`
-# charges, so nobody is told to wait until these no longer count.
+# The charges of the last minute by unit and second; each by itself, a check took 275 ms for 120,000 instead of 50. A
+# request fits once the oldest of them no longer count, up to the first whose `newer` charges leave enough; a request
+# above the limit fits once nothing counts. Predictions soon replace `assumed` charges, so nobody is told to wait until
+# these no longer count.
 ROOM_FOR_WORK = text(f"""
     with expired as (
         delete from work_charges where ctid = any(array(
@@ -130,9 +131,10 @@ ROOM_FOR_WORK = text(f"""
             order by at limit {EXPIRED_AT_ONCE}
         ))
     ), recent as (
-        select unit, at, sum(sum(amount)) over (partition by unit order by at desc) - sum(amount) as newer,
-            sum(amount) as amount
-        from work_charges where tenant = :tenant and at > statement_timestamp() - interval '1 minute' group by unit, at
+        select unit, max(at) as at, sum(amount) as amount,
+            sum(sum(amount)) over (partition by unit order by max(at) desc) - sum(amount) as newer
+        from work_charges where tenant = :tenant and at > statement_timestamp() - interval '1 minute'
+        group by unit, date_bin('1 s', at, to_timestamp(0))
     ), assumed as (
         select unit, sum(amount) as amount from requests, lateral (values ('tokens', (charge->>'tokens')::float8),
             ('gpu_s', (charge->>'tokens')::float8 * (charge->>'token_gpu_s')::float8)) as own (unit, amount)
