@@ -193,8 +193,8 @@ def check_work(session: Session, tenant: str, model: str, tokens: int) -> float 
 
 COUNT_REQUESTS = """
     insert into rate_counts as old (key_id, window_start, requests)
-    values ((select min(id) from api_keys where tenant = :tenant),
-        date_bin(make_interval(secs => :period_s), clock_timestamp(), to_timestamp(0)), :requests)
+    select min(id), date_bin(make_interval(secs => :period_s), clock_timestamp(), to_timestamp(0)), :requests
+    from api_keys where tenant = :tenant having min(id) is not null
     on conflict (key_id) do update set window_start = excluded.window_start,
         requests = excluded.requests
             + case when old.window_start = excluded.window_start then old.requests else 0 end
@@ -211,7 +211,14 @@ class SharedCount:
     window_left_s: float
 
 
+class NoKeys(Exception):
+    """The tenant has no key any more, because it was removed."""
+
+
 def count_requests(connection: Connection, tenant: str, requests: int, period_s: int) -> SharedCount:
-    """Adds requests to a tenant's count; returns the count in the present window of `period_s` seconds."""
-    (row,) = run(connection, COUNT_REQUESTS, {"tenant": tenant, "requests": requests, "period_s": period_s})
+    """Adds requests to a tenant's count; returns the count in the present window of `period_s` s. Raises NoKeys."""
+    rows = run(connection, COUNT_REQUESTS, {"tenant": tenant, "requests": requests, "period_s": period_s})
+    if not rows:
+        raise NoKeys
+    (row,) = rows
     return SharedCount(row.requests, max(0.0, row.window_left_s))

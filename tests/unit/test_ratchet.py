@@ -50,8 +50,9 @@ LINES = {
     # turns of tenants; figures of ended loops; off-peak hours and charges of expected work; progress of every stream
     # quotes, their signature, refused deadlines, and the page of promises
     # quotes of batches; budgets of batches and where they pause
-    # repeats of calls whose quote is over or whose deadline is far by now; deadlines before promised times
-    "webapp": 8435,  # the id that clients of /v1/messages read; times only where a policy has some
+    # repeats of calls whose quote is over or whose deadline is far by now; deadlines before promised times;
+    # keys of tenants that are removed
+    "webapp": 8439,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
     # progress of every stream, also in comments, and tokens left
     # quotes, promises and their book; those of batches, and budgets, which are asked again when a quote is accepted
@@ -62,7 +63,8 @@ LINES = {
     # parked rows; half-way ETAs by the place of the own key; how long arrivals go on; the pace of rows
     # promises; joiners wait at the worker while memory is short; requests whose budget is spent are kept from policies
     # they wait for a bounded time, and begin when they join
-    "tasks": 5861,
+    # budgets are read less often while a read takes long
+    "tasks": 5875,
     "processes": 1567,  # the script that starts a child lies here: the trainer lowers its priority with it; prices
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
     # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker;
@@ -91,7 +93,7 @@ LINES = {
     # promises, their book, and the work of a request; bounds of an ETA; budgets, promises of batches; a spent budget
     # withdraws promises, ends forecasts, and leaves requests in the database alone
     # whether a call is a repeat; twins of several large answers, and expired charges, are bounded a step
-    "models": 10_447,
+    "models": 10_456,
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
     # examples of longer toy texts
     # a chat shows how long its answer still takes; requests of a load may be sent with quotes; budgets that need prices
