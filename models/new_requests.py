@@ -162,6 +162,13 @@ def submit(
     return earlier
 
 
+def is_repeat(session: Session, tenant: str, idempotency_key: str) -> bool:
+    """Returns whether a call with this key gets an earlier request, so that it makes none."""
+    same_key = (StoredRequest.tenant == tenant, StoredRequest.idempotency_key == idempotency_key)
+    earlier = next(read_views(session, select_views().where(*same_key)), None)
+    return earlier is not None and not failed_by_service(earlier.request)
+
+
 def _sold(connection: Connection, view: RequestView, promise: Promise) -> StoredPromise:
     one = view.request
     return sell(connection, promise, one.id, one.tenant, one.tier, one.arrived_at)

@@ -1,7 +1,7 @@
 """The promise book: settles promises once their time is over, sums them up by hour, and says what broke missed ones.
 
 Whether a promise was kept is known when its time is over; what broke it, when its request has ended. A request that its
-client cancels before that time, or deletes, is not counted.
+client cancels before that time, or deletes, or that its engine can never answer, is not counted.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from models.client_requests import RequestView, read_views, select_views
 from models.connections.sql import text
+from models.new_requests import REFUSED_BY_ENGINE
 from models.planning.queue_position import QueuePlace, place_in_queue
 from models.planning.queue_snapshot import read_queue_snapshot
 from models.tables import RequestStatus, StoredRequest
@@ -40,7 +41,8 @@ SETTLE = text("""
             coalesce(status in ('completed', 'incomplete') and finished_at <= promised_by, false) as kept
         from due left join lateral (
             select id, status, started_at, output_tokens, coalesce(base, model) as served_by, finished_at,
-                case when status = 'cancelled' then finished_at end as cancelled_at
+                case when status = 'cancelled' or error->>'code' = 'refused_by_engine' then finished_at end
+                    as cancelled_at
             from requests where id = request_id
             union all
             select id, status, in_progress_at, done_tokens, (select coalesce(r.base, r.model)
@@ -56,8 +58,9 @@ SETTLE = text("""
                 select from batches b where b.status = 'lost' and b.finished_at between sold_at and until
                     and coalesce(b.model = served_by, true)
             ) then 'lost_worker'
-            when (until - started_at) * (1 - tokens / nullif(output_tokens, 0)) >= until - promised_by
-                then 'longer_answer'
+            -- in seconds, because an interval times the tokens of a large bulk job may be out of range
+            when extract(epoch from until - started_at)::float8 * (1 - tokens / nullif(output_tokens, 0))
+                >= extract(epoch from until - promised_by)::float8 then 'longer_answer'
             else 'later_arrivals' end as broke
         from looked
     ), counted as (
@@ -258,9 +261,9 @@ COUNTS = [field.name for field in fields(PromiseSums)][3:]
 
 
 def is_kept(view: RequestView) -> bool | None:
-    """Returns whether a request's promise was kept; None without one, until it is known, and if it was cancelled."""
+    """Returns whether a request's promise was kept; None without one, until it is known, and if its client broke it."""
     due_at, request = None if view.promise is None else view.promise.promised_by, view.request
-    if request.status is RequestStatus.cancelled:
+    if request.status is RequestStatus.cancelled or (request.error or {}).get("code") == REFUSED_BY_ENGINE:
         return None
     answered = request.status is not RequestStatus.failed
     return in_time(due_at, request.finished_at, view.now, answered=answered)

@@ -50,7 +50,9 @@ LINES = {
     # turns of tenants; figures of ended loops; off-peak hours and charges of expected work; progress of every stream
     # quotes, their signature, refused deadlines, and the page of promises
     # quotes of batches; budgets of batches and where they pause
-    "webapp": 8299,  # the id that clients of /v1/messages read; times only where a policy has some
+    # repeats of calls whose quote is over or whose deadline is far by now; deadlines before promised times;
+    # keys of tenants that are removed
+    "webapp": 8323,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
     # progress of every stream, also in comments, and tokens left
     # quotes, promises and their book; those of batches, and budgets, which are asked again when a quote is accepted
@@ -61,7 +63,8 @@ LINES = {
     # parked rows; half-way ETAs by the place of the own key; how long arrivals go on; the pace of rows
     # promises; joiners wait at the worker while memory is short; requests whose budget is spent are kept from policies
     # they wait for a bounded time, and begin when they join
-    "tasks": 5797,
+    # budgets are read less often while a read takes long
+    "tasks": 5811,
     "processes": 1564,  # the script that starts a child lies here: the trainer lowers its priority with it; prices
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
     # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker;
@@ -84,7 +87,6 @@ LINES = {
     # ends within and behind thinking; ways out of recursions; parked rows; abbreviations
     # tokens that the host reads one pass later, and those that it then chooses anew; tiles of prompts' tokens; tables
     # of pages no wider than a model's longest row; rows that enter an empty engine are read
-    # tokens that the host reads one pass later, and those that it then chooses anew; tiles of prompts' tokens
     "inference": 13_512,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer; charges of expected work
@@ -92,7 +94,8 @@ LINES = {
     # promises, their book, and the work of a request; bounds of an ETA; budgets, promises of batches; a spent budget
     # withdraws promises, ends forecasts, and leaves requests in the database alone; its work wants no worker; promises
     # are judged by model; months of usage
-    "models": 10_375,
+    # whether a call is a repeat; twins of several large answers, and expired charges, are bounded a step
+    "models": 10_405,
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
     # examples of longer toy texts
     # a chat shows how long its answer still takes; requests of a load may be sent with quotes; budgets that need prices

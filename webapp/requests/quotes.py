@@ -16,7 +16,7 @@ from models.new_requests import NewRequest
 from models.planning.queue_snapshot import QueueSnapshot
 from models.promise_tables import Promise
 from models.tenants import tenant_limits
-from protocol.client_errors import DeadlineInfeasible, QuoteUnusable
+from protocol.client_errors import DeadlineInfeasible, InvalidRequest, QuoteUnusable
 from protocol.quotes.quote_objects import Offer, Quote
 from protocol.requests.submission import Submission, canonical_digest
 from scheduling.request import TIER_LEVELS, ServiceTier
@@ -146,7 +146,13 @@ def read_offer(context: AppContext, quote: str, tenant: str, body: str, now: flo
 def check_promise(
     context: AppContext, promise: Promise, new: NewRequest, snapshot: QueueSnapshot | None, now: float
 ) -> None:
-    """Raises QuoteUnusable if a request that comes now is no longer as likely answered in time as promised."""
+    """Raises QuoteUnusable if a request that comes now is no longer as likely answered in time as promised.
+
+    Raises InvalidRequest if it would fail before: a client that fails its own promises takes quotes from all tenants.
+    """
+    if promise.within_s is not None and new.deadline_s is not None and new.deadline_s < promise.within_s:
+        why = f"The request would fail before its answer is promised, in {promise.within_s:g} s."
+        raise InvalidRequest(why, param="magnus.deadline_s")
     if promise.probability is not None:
         refuse_outdated(promise, *_within_s(context, new, snapshot, now, [promise.probability - FALLEN]))
 

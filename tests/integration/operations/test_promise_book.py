@@ -75,9 +75,12 @@ def test_promises_are_counted_once_as_kept_or_by_what_broke_them(api: Api) -> No
     sell(api, 1, **ended(40.0, started_s=38.0, tokens=11))  # a little longer, but that was not why
     sell(api, 1, **ended(5.0, status="failed"))
     sell(api, 1, **ended(5.0, status="cancelled"))  # its client did not want it any more
+    refused = ended(5.0, status="failed") | {"error": """'{"code": "refused_by_engine"}'"""}  # no engine can answer it
+    (one,) = sell(api, 1, **refused)
+    assert api.call("GET", f"/v1/responses/{one}").json["magnus"]["promise"]["kept"] is None
     (deleted,) = sell(api, 1, **ended(5.0))
     api.sql("delete from requests where id = :id", id=deleted)
-    assert settle(api) == 10
+    assert settle(api) == 11
     assert settle(api) == 0
     told = day(api)
     assert (told["sold"], told["kept"], told["kept_share"]) == (8, 3, 0.375)
@@ -111,6 +114,13 @@ def test_a_promise_is_missed_when_its_time_is_over_and_explained_when_its_reques
     )
     settle(api)
     assert day(api)["sold"] == 1
+    assert broken(day(api)) == {"later_arrivals": 1}
+
+
+def test_a_promise_of_many_tokens_of_which_few_came_is_settled(api: Api) -> None:
+    sell(api, 1, **ended(40.0, tokens=1))
+    api.sql("update promises set tokens = 1e13")  # as of a large batch that is cancelled late
+    settle(api)
     assert broken(day(api)) == {"later_arrivals": 1}
 
 

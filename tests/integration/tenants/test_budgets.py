@@ -23,6 +23,7 @@ from models.tenants.budgets import tier_prices
 from scheduling.costs import ProfiledCurves, ServingCurves
 from scheduling.request import Request
 from settings import Settings
+from tasks.planning import budget_gate
 from tasks.planning.leader import Leader
 from tests.integration.api_service import MODEL, Api
 from tests.integration.bulk_stage import BulkStage, chat_line, create, jsonl, upload
@@ -106,6 +107,16 @@ def test_a_tenant_pauses_at_its_budget_and_goes_on_once_it_is_raised(served: Ser
     assert not served.step()
     served.budget("acme", 100.0)
     assert served.step() <= waiting
+
+
+def test_budgets_are_read_less_often_once_a_read_takes_long(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget_gate, "FREE_S", -60.0)  # so that each read counts as one of a minute
+    served.budget("acme", 3.0)
+    served.request("a")
+    assert served.step() == {"a"}
+    served.answer(gpu_s=5.0)
+    served.request("b")
+    assert served.step() == {"b"}
 
 
 def test_no_more_than_what_runs_is_used_beyond_a_budget_however_much_waits(served: Served) -> None:
