@@ -1,12 +1,15 @@
-"""Lets rows leave a worker that still has many for one that has run dry, while no request waits.
+"""Lets rows leave a worker that has many for one that runs dry, while no request waits.
 
-At the end of a burst the workers do not end together: predictions err, and other programs slow one worker more than
-another. A moved row leaves with its tokens, which the other worker prefills, and computes nothing meanwhile. So rows
-move if the costs of both workers say that all rows together end sooner by LEAST_SAVED, and the last row no later. Where
-iterations cost little more with more rows, as on a GPU that is far from full, that is hardly ever so.
+At the end of a burst the workers do not end together: predictions err, speeds differ, other programs take a core. A
+moved row leaves with its tokens, computes nothing on its way, and is prefilled anew. Rows move if by the costs of both
+workers all their rows then end sooner, and the last one no later. Where further rows cost an iteration little, as on a
+GPU that is far from full, rows stay.
 
-This is no part of a policy, because a policy may not see all rows of a worker: those of background requests and those
-with other needs have policies of their own. No row moves twice, or to a worker that might not hold it to its end.
+This is not part of a policy, because no policy sees all rows of a worker: those of background requests, and those that
+need other abilities, have policies of their own.
+
+A row that comes back unfinished goes to the worker that it left for, or waits like others if that is gone or full. It
+does not move again.
 """
 
 from collections import defaultdict
@@ -18,27 +21,31 @@ import numpy as np
 
 from scheduling.costs import Floats, linearized
 from scheduling.outer_policy import OuterPolicy
-from scheduling.policies.fusion.fleet_arrays import FleetArrays, FutureMemory, MemoryRules, peak_tokens
+from scheduling.policies.fusion.fleet_arrays import FleetArrays, peak_tokens
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker, waiting_batch
 from scheduling.request import Request
 
-LEAST_SAVED = 0.05
+# A moved row computes nothing for this long beside its prefill: until its worker's iteration ends, its tokens are
+# written, and the planner has sent it on. Chosen; with 0.25 s simulated drains are about 1 % shorter.
 MOVE_S = 0.5
-LOOK_S = 0.25
-COUNTS_TRIED = 16
-FEWER = 4
-# A server that lacks one of these neither takes nor gives token ids, so that a moved row would begin anew.
+# The summed time until rows end must shrink by this share; 0.02 and 0.1 give the same within 1 %.
+LEAST_SAVED = 0.05
+LOOK_S = 0.25  # looks are this far apart, which bounds their time in a planner and in a forecast; not tuned
+FEWER = 2  # a look compares costs only if some worker has this many times the rows of another; 1 and 4 give the same
+PAIRS = 8  # of a large fleet, a look compares these workers with the most rows and as many with the fewest; not tuned
+COUNTS_TRIED = 16  # so many numbers of rows to move are compared; any number above 8 gives about the same
+# A server that lacks one of these takes or gives no token ids, so that a moved row would begin anew.
 RESUMING = frozenset({"raw_prompt", "stop_token_ids"})
 
 
 class Rebalancing(OuterPolicy):
-    """A policy whose rows may move between workers while it has no waiting requests."""
+    """A continuous policy; its rows move to workers that run dry while it has no waiting request."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy, self.mode = policy, policy.mode
-        self._leaving: dict[str, str] = {}  # rows that were told to leave last, and the workers that they move to
-        self._moved: dict[str, tuple[Request, str]] = {}  # rows that have left, and these workers
-        self._looked_at = -np.inf
+        self._leaving: dict[str, str] = {}  # the workers for which rows were last told to leave, by the row's id
+        self._moved: dict[str, tuple[Request, str]] = {}  # the rows that have left, and these workers
+        self._looked_at = float("-inf")
 
     def __len__(self) -> int:
         return super().__len__() + len(self._moved)
@@ -51,7 +58,7 @@ class Rebalancing(OuterPolicy):
         self._policy.out_of_memory(assignment, now)
 
     def add(self, request: Request, now: float) -> None:
-        """Let a request wait; a row that moves waits for its new worker."""
+        """Let a request wait; a row that has left a worker waits for the one that it left for."""
         if target := self._leaving.pop(request.id, None):
             self._moved[request.id] = request, target
         else:
@@ -63,115 +70,111 @@ class Rebalancing(OuterPolicy):
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
         """Let moved rows join and the policy assign; if nothing waits, let rows leave for workers that run dry."""
-        joining = list(self._joins({worker.name: worker for worker in workers}, now))
-        joined = {one.worker: one for one in joining}
-        given = [worker.given(joined[worker.name], now) if worker.name in joined else worker for worker in workers]
-        assignments = [*joining, *self._policy.assign(given, now)]
-        if not assignments and not len(self) and now >= self._looked_at + LOOK_S:
-            self._looked_at = now
-            assignments += self._moves([worker for worker in workers if not worker.queued])
-        return assignments
+        joins = {one.worker: one for one in self._joins({worker.name: worker for worker in workers}, now)}
+        given = [worker.given(joins[worker.name], now) if worker.name in joins else worker for worker in workers]
+        assignments = [*joins.values(), *self._policy.assign(given, now)]
+        if assignments or len(self) or now < self._looked_at + LOOK_S:
+            return assignments
+        self._looked_at = now
+        return list(self._moves([worker for worker in workers if not worker.queued]))
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """Return the moved rows, which join first, and the policy's waiting batches."""
+        """Return the rows that have left, one by one, then the policy's waiting batches."""
         moved = (waiting_batch((request,), None, now) for request, _ in self._moved.values())
         return chain(moved, self._policy.waiting(now))
 
     def _joins(self, workers: dict[str, Worker], now: float) -> Iterator[Assignment]:
-        """Yield the moved rows for their workers; the policy places rows whose worker is gone or has no memory left."""
-        by_target = defaultdict(list)
+        """Yield the rows that have left as joiners; the policy gets those whose worker is gone or full."""
+        by_target = defaultdict[str, list[Request]](list)
         for request, target in self._moved.values():
             by_target[target].append(request)
         self._moved.clear()
         for target, requests in by_target.items():
-            assignment = Assignment(target, tuple(requests), joins=True)
-            worker = workers.get(target)
-            if worker and not worker.queued and _fits(worker.given(assignment, now)):
+            assignment, worker = Assignment(target, tuple(requests), joins=True), workers.get(target)
+            if worker and not worker.queued and WorkerRows.of([worker.given(assignment, now)])[0].fit():
                 yield assignment
             else:
                 for request in requests:
                     self._policy.add(request, now)
 
     def _moves(self, workers: Sequence[Worker]) -> Iterator[Assignment]:
-        """Yield assignments that let rows leave: from the worker that ends last to the one that ends first, and so on."""
-        sizes = [len(worker.rows) for worker in workers]
-        if not sizes or FEWER * min(sizes) >= max(sizes) or self._leaving.keys() & _ids(workers):
+        """Yield which rows leave: from the worker that ends last for the one that ends first, then from the next."""
+        if self._leaving and any(row.request.id in self._leaving for worker in workers for row in worker.rows):
             return
         self._leaving = {}
-        fleet = FleetArrays(workers)
-        sides = [RowsOf(worker, fleet.cached[n, :size], fleet.remaining[n, :size]) for n, (worker, size) in enumerate(zip(workers, sizes, strict=True))]
-        sides.sort(key=lambda side: float(side.ends_s(side.remaining[None]).max(initial=0.0)))
-        for few, many in zip(sides[: len(sides) // 2], reversed(sides)):
-            moving = rows_to_move(many, few)
-            if not moving:
-                return
-            self._leaving |= dict.fromkeys(moving, few.worker.name)
-            yield Assignment(many.worker.name, (), joins=True, preempts=moving)
-
-
-def _ids(workers: Iterable[Worker]) -> set[str]:
-    return {row.request.id for worker in workers for row in worker.rows}
+        by_rows = sorted(workers, key=lambda worker: len(worker.rows))
+        if not by_rows or FEWER * len(by_rows[0].rows) >= len(by_rows[-1].rows):
+            return
+        by_end = sorted(WorkerRows.of(by_rows[:PAIRS] + by_rows[PAIRS:][-PAIRS:]), key=WorkerRows.last_s)
+        for few, many in zip(by_end[: len(by_end) // 2], reversed(by_end), strict=False):
+            if leaving := rows_to_move(many, few):
+                self._leaving |= dict.fromkeys(leaving, few.worker.name)
+                yield Assignment(many.worker.name, (), joins=True, preempts=leaving)
 
 
 @dataclass(frozen=True, slots=True)
-class RowsOf:
+class WorkerRows:
     """A worker, and the cached and the predicted remaining tokens of its rows, (rows,)."""
 
     worker: Worker
     cached: Floats
     remaining: Floats
 
-    def ends_s(self, remaining: Floats) -> Floats:
-        """Return the seconds until each row ends, (sets, rows), in each set of rows; those not in it have -inf tokens.
+    @classmethod
+    def of(cls, workers: Sequence[Worker]) -> list["WorkerRows"]:
+        """Return the rows of each worker."""
+        fleet = FleetArrays(workers)
+        rows = zip(workers, fleet.cached, fleet.remaining, fleet.size.tolist(), strict=True)
+        return [cls(worker, cached[:size], remaining[:size]) for worker, cached, remaining, size in rows]
 
-        The rows are in the order of their remaining tokens, the most first.
-        """
-        memory, curves = self.worker.memory, linearized(self.worker.costs)
-        rules = MemoryRules.of([memory] * len(remaining))
-        rows = FutureMemory.from_rows(np.broadcast_to(self.cached, remaining.shape), remaining, rules)
-        left = np.arange(1, remaining.shape[1] + 1)
-        ends = np.pad(np.maximum(rows.remaining, 0.0), ((0, 0), (0, 1)))
-        iterations, elapsed = ends[:, :-1] - ends[:, 1:], (ends[:, :-1] + ends[:, 1:]) / 2
-        read = (rows.total / left if memory.paged else rows.longest) + elapsed
-        d1, d2, d3, d4 = curves.decode
-        seconds = iterations * (d1 * left * read + d2 * left + d3 * read + d4)
-        return np.cumsum(seconds[:, ::-1], axis=1)[:, ::-1]
+    def fit(self) -> bool:
+        """Return whether memory is predicted to hold the rows to their ends."""
+        memory = self.worker.memory
+        held = peak_tokens(self.cached, self.remaining, memory)
+        return len(self.cached) <= memory.most_rows and held <= memory.capacity_tokens
 
+    def ends_s(self) -> Floats:
+        """Return the seconds until each row ends, (rows,), the first end first, as if no row joined."""
+        order = np.argsort(-self.remaining)
+        cached, until = self.cached[order], np.maximum(self.remaining[order], 0.0)
+        left, since = np.arange(1, len(order) + 1), np.append(until[1:], 0.0)  # so many rows run in these iterations
+        read = np.cumsum(cached) / left if self.worker.memory.paged else np.maximum.accumulate(cached)
+        read = read + (since + until) / 2
+        d1, d2, d3, d4 = linearized(self.worker.costs).decode
+        seconds = (until - since) * (d1 * left * read + d2 * left + d3 * read + d4)
+        return np.asarray(np.cumsum(seconds[::-1]), np.float64)
 
-def rows_to_move(many: RowsOf, few: RowsOf) -> tuple[str, ...]:
-    """Return the ids of the rows that should leave one worker for the other: those with the most remaining tokens."""
-    rows = many.worker.rows
-    larger = few.worker.memory.longest_row_tokens >= many.worker.memory.longest_row_tokens
-    if many.worker.lacks != few.worker.lacks or many.worker.lacks & RESUMING or not larger:
-        return ()
-    order = [row for row in np.argsort(-many.remaining).tolist() if not rows[row].request.generated]
-    place = np.full(len(rows), len(rows))
-    place[order] = np.arange(len(order))
-    counts = np.unique(np.linspace(0, len(order), COUNTS_TRIED + 1, dtype=np.int64))
-    moves = place < counts[:, None]  # (sets, rows)
-
-    staying = np.where(moves, -np.inf, many.remaining)
-    both = RowsOf(few.worker, np.concatenate([few.cached, many.cached]), np.concatenate([few.remaining, many.remaining]))
-    there = np.concatenate([np.broadcast_to(few.remaining, (len(counts), len(few.remaining))), np.where(moves, many.remaining, -np.inf)], axis=1)
-    p1, p2, p3, p4 = linearized(few.worker.costs).prefill
-    cached = np.where(moves, many.cached, 0.0)
-    prefill_s = np.where(counts > 0, p4, 0.0) + p3 * cached.max(axis=1) + p1 * cached.sum(axis=1) + p2 * counts
-    stay_s, there_s = many.ends_s(staying), both.ends_s(there)
-    summed_s = stay_s.sum(axis=1) + there_s.sum(axis=1) + prefill_s * (len(few.remaining) + counts) + MOVE_S * counts
-    last_s = np.maximum(stay_s.max(axis=1), there_s.max(axis=1) + prefill_s + MOVE_S * (counts > 0))
-    summed_s[last_s > last_s[0]] = np.inf
-    for chosen in np.argsort(summed_s, kind="stable").tolist():
-        if summed_s[chosen] > (1 - LEAST_SAVED) * summed_s[0]:
-            break
-        is_there = there[chosen] > -np.inf
-        memory = few.worker.memory
-        if counts[chosen] + len(few.remaining) <= memory.most_rows and peak_tokens(both.cached[is_there], there[chosen][is_there], memory) <= memory.capacity_tokens:
-            return tuple(rows[row].request.id for row in order[: counts[chosen]])
-    return ()
+    def last_s(self) -> float:
+        """Return the seconds until the last row ends."""
+        return float(self.ends_s().max(initial=0.0))
 
 
-def _fits(worker: Worker) -> bool:
-    """Return whether the worker's rows are predicted to fit its memory to their ends."""
-    fleet = FleetArrays([worker])
-    peak = peak_tokens(fleet.cached[0, :-1], fleet.remaining[0, :-1], worker.memory)
-    return len(worker.rows) <= worker.memory.most_rows and peak <= worker.memory.capacity_tokens
+def rows_to_move(many: WorkerRows, few: WorkerRows) -> tuple[str, ...]:
+    """Return the ids of the rows that should leave `many` for `few`, of those that may leave the ones that end last."""
+    leaving, rows = may_leave(many, few.worker), many.worker.rows
+    best, least_s = 0, (1 - LEAST_SAVED) * float(many.ends_s().sum() + few.ends_s().sum())
+    latest_s = max(many.last_s(), few.last_s())
+    for count in np.unique(np.linspace(0, len(leaving), COUNTS_TRIED, dtype=np.int64)).tolist()[1:]:
+        moved = leaving[:count]
+        stay = WorkerRows(many.worker, np.delete(many.cached, moved), np.delete(many.remaining, moved))
+        joiners = many.cached[moved], many.remaining[moved]
+        there = WorkerRows(few.worker, np.append(few.cached, joiners[0]), np.append(few.remaining, joiners[1]))
+        prefill_s = linearized(few.worker.costs).prefill_s(count, int(joiners[0].mean()))
+        summed_s = stay.ends_s().sum() + there.ends_s().sum() + prefill_s * len(there.cached) + MOVE_S * count
+        last_s = max(stay.last_s(), there.last_s() + prefill_s + MOVE_S)
+        if summed_s < least_s and last_s <= latest_s and there.fit():
+            best, least_s = count, summed_s
+    return tuple(rows[row].request.id for row in leaving[:best])
+
+
+def may_leave(many: WorkerRows, target: Worker) -> list[int]:
+    """Return which rows have left no worker yet, the one that ends last first; none if the target might not do.
+
+    The target must be able to hold and to resume every row that their own worker can.
+    """
+    worker = many.worker
+    larger = target.memory.longest_row_tokens >= worker.memory.longest_row_tokens
+    if not larger or target.lacks != worker.lacks or RESUMING & worker.lacks:
+        return []
+    order = np.argsort(-many.remaining, kind="stable").tolist()
+    return [row for row in order if not worker.rows[row].request.generated]
