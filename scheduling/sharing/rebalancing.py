@@ -139,7 +139,7 @@ class WorkerRows:
         cached, until = self.cached[order], np.maximum(self.remaining[order], 0.0)
         left, since = np.arange(1, len(order) + 1), np.append(until[1:], 0.0)  # so many rows run in these iterations
         read = np.cumsum(cached) / left if self.worker.memory.paged else np.maximum.accumulate(cached)
-        read = read + (since + until) / 2
+        read = read + (since + until + 1) / 2
         d1, d2, d3, d4 = linearized(self.worker.costs).decode
         seconds = (until - since) * (d1 * left * read + d2 * left + d3 * read + d4)
         return np.asarray(np.cumsum(seconds[::-1]), np.float64)
