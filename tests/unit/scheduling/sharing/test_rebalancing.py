@@ -151,6 +151,13 @@ def test_several_workers_that_run_dry_take_rows_of_several():
     assert {worker: {one[0] for one in gone} for worker, gone in left.items()} == {"busy0": {"0"}, "busy1": {"1"}}
 
 
+def test_rows_that_did_not_fit_when_they_joined_wait_in_the_policy():
+    policy = Rebalancing(Fusion())
+    policy.out_of_memory(Assignment("dry", (a_request("one"), a_request("other")), joins=True), 0.0)
+    assert len(policy) == 2
+    assert ids(policy.assign(two([]), 0.0)).keys() <= {"busy", "dry"}
+
+
 def test_rows_of_background_requests_move_too():
     lines = [RunningRow(a_line(f"l{n}", 200 + n), 1, 0.0) for n in range(6)]
     policy = make_policy("fusion", PolicySettings())
