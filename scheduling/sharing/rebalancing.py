@@ -31,7 +31,7 @@ MOVE_S = 0.5
 LEAST_SAVED = 0.05  # the time until rows end, summed, must shrink by this share; 0.02 and 0.1 end bursts 0 to 1 % later
 LOOK_S = 0.25  # looks are this far apart, which bounds their time in a planner and in a forecast; not tuned
 FEWER = 2  # a look compares costs only if some worker has this many times the rows of another; 1 gives the same
-PAIRS = 8  # in a large fleet it compares these workers with the most rows, and as many with the fewest; not tuned
+PAIRS = 4  # in a large fleet it compares these workers with the most rows, and as many with the fewest; not tuned
 COUNTS_TRIED = 16  # it compares at most this many numbers of rows to move; not tuned
 # A server that lacks one of these takes or gives no token ids, so that a moved row would begin anew.
 RESUMING = frozenset({"raw_prompt", "stop_token_ids"})
@@ -75,7 +75,7 @@ class Rebalancing(OuterPolicy):
         if assignments or len(self) or now < self._looked_at + LOOK_S:
             return assignments
         self._looked_at = now
-        return list(self._moves([worker for worker in workers if not worker.queued]))
+        return self._moves([worker for worker in workers if not worker.queued])
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
         """Return the rows that have left, one by one, then the policy's waiting batches."""
@@ -96,19 +96,19 @@ class Rebalancing(OuterPolicy):
                 for request in requests:
                     self._policy.add(request, now)
 
-    def _moves(self, workers: Sequence[Worker]) -> Iterator[Assignment]:
-        """Yield which rows leave: from the worker that ends last for the one that ends first, then from the next."""
-        if self._leaving and any(row.request.id in self._leaving for worker in workers for row in worker.rows):
-            return
-        self._leaving = {}
+    def _moves(self, workers: Sequence[Worker]) -> list[Assignment]:
+        """Return which rows leave: from the worker that ends last for the one that ends first, then from the next."""
         by_rows = sorted(workers, key=lambda worker: len(worker.rows))
         if not by_rows or FEWER * len(by_rows[0].rows) >= len(by_rows[-1].rows):
-            return
+            return []
+        if self._leaving and any(row.request.id in self._leaving for worker in workers for row in worker.rows):
+            return []
         by_end = sorted(WorkerRows.of(by_rows[:PAIRS] + by_rows[PAIRS:][-PAIRS:]), key=WorkerRows.last_s)
-        for few, many in zip(by_end[: len(by_end) // 2], reversed(by_end), strict=False):
-            if leaving := rows_to_move(many, few):
-                self._leaving |= dict.fromkeys(leaving, few.worker.name)
-                yield Assignment(many.worker.name, (), joins=True, preempts=leaving)
+        pairs = zip(by_end[: len(by_end) // 2], reversed(by_end), strict=False)
+        moves = [(few.worker.name, many.worker.name, rows_to_move(many, few)) for few, many in pairs]
+        leaving = {row: target for target, _, rows in moves for row in rows}
+        self._leaving = leaving or self._leaving
+        return [Assignment(worker, (), joins=True, preempts=rows) for _, worker, rows in moves if rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +159,9 @@ def rows_to_move(many: WorkerRows, few: WorkerRows) -> tuple[str, ...]:
         joiners = many.cached[moved], many.remaining[moved]
         there = WorkerRows(few.worker, np.append(few.cached, joiners[0]), np.append(few.remaining, joiners[1]))
         prefill_s = linearized(few.worker.costs).prefill_s(count, int(joiners[0].mean()))
-        summed_s = stay.ends_s().sum() + there.ends_s().sum() + prefill_s * len(there.cached) + MOVE_S * count
-        last_s = max(stay.last_s(), there.last_s() + prefill_s + MOVE_S)
+        stay_s, there_s = stay.ends_s(), there.ends_s()
+        summed_s = stay_s.sum() + there_s.sum() + prefill_s * len(there_s) + MOVE_S * count
+        last_s = max(stay_s.max(initial=0.0), there_s[-1] + prefill_s + MOVE_S)
         if summed_s < least_s and last_s <= latest_s and there.fit():
             best, least_s = count, summed_s
     return tuple(rows[row].request.id for row in leaving[:best])
