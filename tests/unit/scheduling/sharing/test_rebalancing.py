@@ -215,6 +215,7 @@ def test_no_move_makes_the_last_end_later_or_leaves_a_row_at_two_places(many, fe
     )
     assert not any(row.request.generated for row in moved)
     if left:
+        assert isinstance(there.costs, ServingCurves)
         stays, joins = WorkerRows.of(after)
         prefill_s = there.costs.prefill_s(
             len(moved), int(np.mean([row.request.length + row.generated for row in moved]))
