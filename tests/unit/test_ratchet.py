@@ -76,7 +76,8 @@ LINES = {
     # the seconds within which any share of the answers comes; `fusion` measures its pace, and fills a reserved worker
     # which has bounds; requests that are due follow each other in a round
     # a response and the soonest one are solved in one pass, which each submission needs
-    "scheduling": 9422,
+    # rows leave for a worker that has run dry
+    "scheduling": 9605,
     "learning": 3501,  # the axes of the paper's KNN; rows that join
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
