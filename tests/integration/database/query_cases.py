@@ -256,6 +256,7 @@ CASES = [
     Case("batch_results.write_returned", give_back, REQUEUED),
     Case("batch_results.write_closed", close, REQUEUED),
     Case("new_requests.submit", submit_twice),
+    Case("new_requests.is_repeat", on_session(new_requests.is_repeat, "tenant-0", "a key")),
     Case("new_requests.sell", sell),
     Case("new_requests.insert", lambda c: new_requests.insert(c, [a_new_request(), a_new_request()])),
     Case("client_requests.fetch", on_session(client_requests.fetch, "tenant-0", ENDED_ID)),
