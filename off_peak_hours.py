@@ -55,7 +55,8 @@ class OffPeakHours:
     def _periods(self, now: float) -> Iterator[tuple[float, float]]:
         """Yields the periods of the days around `now`, as Unix times.
 
-        A time that a clock change skips lies an hour later, and one that it repeats is the first of the two.
+        A time that a clock change skips lies an hour later, and one that it repeats is the first of the two. A range
+        that such a change skips has no period on that day.
         """
         today = datetime.fromtimestamp(now, self.zone).date()
         for day in (today + timedelta(days=days) for days in range(-1, 3)):
@@ -64,7 +65,8 @@ class OffPeakHours:
                 first_at, last_at = (
                     datetime.combine(on, at, self.zone).timestamp() for on, at in ((day, begin), (last, end))
                 )
-                yield first_at, last_at
+                if first_at < last_at:
+                    yield first_at, last_at
 
 
 def off_peak_at(hours: OffPeakHours | None, now: float) -> float | None:

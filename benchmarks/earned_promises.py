@@ -14,6 +14,7 @@ its predicted answer would be late on an idle worker. The rivals' rows join as P
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import click
 import numpy as np
@@ -53,21 +54,9 @@ class Admission:
     bound: int | None = None
 
 
-def fusion() -> Policy:
-    """Make our policy."""
-    return make_policy("fusion", PolicySettings(max_output_tokens=LIMIT))
-
-
-def first_deadline() -> Policy:
-    """Make earliest deadline first."""
-    return IterationLevel(Rule(lambda row, seen: row.request.deadline_at or math.inf, past_peak_fits))
-
-
-def first_come() -> Policy:
-    """Make first come, first served."""
-    return IterationLevel(Rule(arrival, past_peak_fits))
-
-
+fusion = partial(make_policy, "fusion", PolicySettings(max_output_tokens=LIMIT))
+first_deadline = partial(IterationLevel, Rule(lambda row, seen: row.request.deadline_at or math.inf, past_peak_fits))
+first_come = partial(IterationLevel, Rule(arrival, past_peak_fits))
 ADMISSIONS = (
     Admission("promised 50 %", fusion, chance=0.5),
     Admission("promised 20 %", fusion, chance=0.2),
@@ -142,7 +131,7 @@ def compared(load: str, saturation: float, warm_s: float, seconds: float, seed: 
 @json_option
 def main(loads: Sequence[str], seconds: float, warm_seconds: float, seed: int, results: Results) -> None:
     """Compare the admissions at each load."""
-    saturation = BULK_LINES / run("fusion", [replace(one) for one in bulk_lines(BULK_LINES, 0)]).makespan_s
+    saturation = BULK_LINES / run("fusion", bulk_lines(BULK_LINES, 0)).makespan_s
     rows: list[Json] = []
     for load in loads:
         rows += compared(load, saturation, warm_seconds, seconds, seed)

@@ -41,9 +41,9 @@ def of_system(rows: Sequence[Json], system: str, figure: str) -> list[float]:
     return [row[figure] for row in rows if row["system"] == system]
 
 
-def times(rows: Sequence[Json], system: str, peer: str, figure: str = "seconds") -> float | None:
-    """Return the median, over the repeats, of the peer's figure divided by the system's; None without this peer."""
-    pairs = zip(of_system(rows, peer, figure), of_system(rows, system, figure), strict=False)
+def times(rows: Sequence[Json], system: str, peer: str) -> float | None:
+    """Return the median, over the repeats, of the peer's seconds divided by the system's; None without this peer."""
+    pairs = zip(of_system(rows, peer, "seconds"), of_system(rows, system, "seconds"), strict=False)
     return median(ratios) if (ratios := [theirs / own for theirs, own in pairs]) else None
 
 

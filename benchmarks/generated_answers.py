@@ -123,7 +123,9 @@ def load_answers(
             known[answer.application, answer.instruction, answer.input] = answer
             if number % SAVE_EVERY == 0 or number == len(missing):
                 stored = {"settings": settings, "answers": [asdict(answer) for answer in known.values()]}
-                replace_file(cache, stored)
+                written = cache.with_suffix(".part")  # a run that is killed meanwhile leaves the last complete file
+                written.write_text(json.dumps(stored, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+                os.replace(written, cache)
                 report(f"{number} of {len(missing)}")
     return [known[instruction] for instruction in instructions if instruction in known]
 
@@ -159,13 +161,6 @@ def _read(cache: Path, settings: dict[str, Any]) -> dict[Instruction, RealAnswer
         raise ValueError(f"{cache} has answers of {stored['settings']}, not of {settings}: name another file")
     answers = [RealAnswer(**answer) for answer in stored["answers"]]
     return {(answer.application, answer.instruction, answer.input): answer for answer in answers}
-
-
-def replace_file(path: Path, content: dict[str, Any]) -> None:
-    """Replace the file by this JSON atomically, so that a run killed meanwhile leaves the last complete file."""
-    written = path.with_suffix(".part")
-    written.write_text(json.dumps(content, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
-    os.replace(written, path)
 
 
 @click.command(help=__doc__)

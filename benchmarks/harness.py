@@ -129,11 +129,7 @@ def print_table(rows: Iterable[Json], columns: Mapping[str, Column] | Sequence[s
 def markdown_table(rows: Iterable[Json], columns: Mapping[str, Column]) -> list[str]:
     """Return the lines of a table with a row for each of `rows`."""
     cells = [[cell(row, column) for column in columns.values()] for row in rows]
-    return [_markdown_row(line) for line in ([*columns], ["---"] * len(columns), *cells)]
-
-
-def _markdown_row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return [f"| {' | '.join(line)} |" for line in ([*columns], ["---"] * len(columns), *cells)]
 
 
 def cell(row: Json, column: Column) -> str:

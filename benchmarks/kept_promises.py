@@ -11,7 +11,6 @@ prompt's, so that a promise knows the mean length alone.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -277,7 +276,7 @@ def main(
     """Sell promises under each policy at each load."""
     rows: list[Json] = []
     for policy in policies:
-        saturation = BULK_LINES / run(policy, [replace(one) for one in bulk_lines(BULK_LINES, 0)]).makespan_s
+        saturation = BULK_LINES / run(policy, bulk_lines(BULK_LINES, 0)).makespan_s
         for load in loads:
             rows += [
                 one | {"saturation": saturation} for one in sold(policy, load, saturation, seconds, warm_seconds, seed)

@@ -18,6 +18,7 @@ import numpy as np
 
 from benchmarks.experiment import medians
 from benchmarks.harness import Json, Results, json_option, print_table
+from benchmarks.inputs.request_sources import data_option
 from benchmarks.inputs.simulated_workloads import Limits, WorkloadLengths, arrivals, read_requests
 from benchmarks.pictures import panels
 from benchmarks.published_costs import CHATGLM_6B_V100 as MACHINE
@@ -82,9 +83,7 @@ class LongestFirst(OuterPolicy):
 
 
 @click.command(help=__doc__)
-@click.option(
-    "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Real requests and lengths."
-)
+@data_option
 @click.option("--policies", type=CommaSeparated(click.Choice(POLICIES)), default="fusion,magnus,baton,scls")
 @click.option("--workloads", type=CommaSeparated(str), default="mixed,hard", show_default=True)
 @click.option("--predictors", type=CommaSeparated(str), default="real,useless", show_default=True)

@@ -3,14 +3,16 @@
 import json
 import signal
 import socket
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import Popen
 
 from sqlalchemy import Connection
 
-from cli.api_client import Client
+from cli.api_client import Client, Json
+from cli.demo.demo_workload import DemoArrival, DemoRequest, send_all
 from cli.hosting.child_process import ChildProgram, start, stop
 from cli.hosting.process_commands import BIN
 from cli.hosting.readiness import await_ready
@@ -73,6 +75,16 @@ def client_of_service(state_dir: Path) -> Iterator[Client]:
     """Open a client with the service's first key."""
     with Client(*api_address(read_settings(state_dir=state_dir))) as client:
         yield client
+
+
+def submitted(
+    client: Client, arrivals: list[DemoArrival], create: Callable[[Json], Json] | None = None
+) -> dict[str, DemoRequest]:
+    """Send the requests at their instants; returns them by id, or raises the error of one that was refused."""
+    sent: dict[str, DemoRequest] = {}
+    for submission in send_all(client, arrivals, threading.Event(), sent.__setitem__, create):
+        submission.result()
+    return sent
 
 
 @contextmanager

@@ -52,16 +52,11 @@ class BulkRun:
         self._client, self._input, self._output = client, input, output
         self.state_path = beside(output, "state")
         self.errors_path = beside(output, "errors.jsonl")
-        self._state = self._read_state()
-
-    @property
-    def batch_id(self) -> str | None:
-        """The id of the batch; None before it is created."""
-        return self._state.batch
+        self.state = self._read_state()
 
     def start(self, endpoint: str | None, window: str, **magnus: Any) -> Json:
         """Upload the file and create the batch, unless an earlier run did; return the batch."""
-        state = self._state
+        state = self.state
         if state.batch is not None:
             return self._client.batch(state.batch)
         endpoint = endpoint or first_url(self._input)
@@ -73,10 +68,6 @@ class BulkRun:
         state.batch = str(batch["id"])
         state.write(self.state_path)
         return batch
-
-    def wait(self, batch: Json, show: Callable[[Json], None], pause: Callable[[float], object]) -> Json:
-        """Poll until the batch has ended, and return it; `show` gets each state."""
-        return follow(self._client, batch, show, pause)
 
     def save(self, batch: Json) -> None:
         """Write the answers, and the errors if there are any, and remove the run's state file."""
@@ -92,7 +83,8 @@ class BulkRun:
         self.state_path.unlink(missing_ok=True)
 
     def _read_state(self) -> RunState:
-        digest = sha256_of(self._input)
+        with self._input.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
         state = RunState.read(self.state_path)
         if state is None:
             return RunState(digest, self._client.url, uuid.uuid4().hex)
@@ -135,12 +127,6 @@ def _asked(file: str, endpoint: str, window: str, magnus: Json) -> Json:
 def beside(path: Path, ending: str) -> Path:
     """Return the path with this ending appended."""
     return path.with_name(f"{path.name}.{ending}")
-
-
-def sha256_of(path: Path) -> str:
-    """Return the digest of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def first_url(path: Path) -> str:

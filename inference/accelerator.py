@@ -19,15 +19,12 @@ OF_THE_HOST = ("cpu", "mps")  # these devices have no memory of their own
 Outputs = TypeVar("Outputs")
 
 
-def first_device() -> str:
-    """Returns the device that "auto" means: the first one with memory of its own, else the CPU."""
+def chosen_device(device: str) -> str:
+    """Returns a named device, or the one that "auto" means: the first one with memory of its own, else the CPU."""
+    if device != "auto":
+        return device
     found = torch.accelerator.current_accelerator(check_available=True)
     return "cpu" if found is None or found.type in OF_THE_HOST else f"{found.type}:0"
-
-
-def chosen_device(device: str) -> str:
-    """Returns a named device, or the one that "auto" means."""
-    return first_device() if device == "auto" else device
 
 
 def device_problem(device: str) -> str:

@@ -88,7 +88,9 @@ def _messages(answer: str, tools: OfferedTools) -> ReadAnswer:
         addressed = f"{header[1] or ''} {header[3]}"
         if "to=" in addressed:
             recipient = RECIPIENT.search(addressed)
-            call = _call(recipient[1], content[: end.start()] if end else content, tools) if recipient else None
+            if recipient is None or recipient[1] not in tools:
+                break
+            call = made_call(recipient[1], content[: end.start()] if end else content)
             if call is None:
                 break
             calls.append(call)
@@ -99,7 +101,3 @@ def _messages(answer: str, tools: OfferedTools) -> ReadAnswer:
             thinking_length = at
     rest = answer[at:]
     return read("" if CUT_HEADER.fullmatch(rest) else rest)
-
-
-def _call(name: str, arguments: str, tools: OfferedTools) -> ToolCall | None:
-    return made_call(name, arguments) if name in tools else None

@@ -14,6 +14,10 @@ MAX_TOKEN_ID = 2**31 - 1  # the largest value of the database's int4 column; no 
 FinishReason = Literal["eos", "landed", "stop", "limit", "loop", "parked", "unfinished", "failed", "removed", "refused"]
 
 
+# The log probability of an impossible token: JSON has no infinity, and vLLM has the same bound.
+LEAST_LOGPROB = -9999.0
+
+
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """A token's natural log probability, and the (id, log probability) of the likeliest tokens at the same place."""

@@ -4,7 +4,7 @@ At its arrival, a distribution of a row's length is predicted. A ridge regressio
 
     y = P(G <= the row's length | G > its tokens so far),
 
-from a middle layer's state of the newest token. It learns from rows as they end and forgets old rows slowly. A few very
+from middle layers' states of the newest token. It learns from rows as they end and forgets old rows slowly. A few very
 long rows do not decide the fit, because y is at most 1. For a row that its limit cut off, y is above the level of the
 limit; it is taken to be CUT of the way from that level to 1. A row's stages begin at 0, 32, 64, 128, ... tokens. The
 probe serves at a stage only once its errors on rows that it had not learned from are clearly smaller there than the
@@ -27,8 +27,8 @@ FEWEST_ROWS = 60  # the first fit waits for this many ended rows, as that of the
 # all, gave the same tau as the present rule.
 FIT_EVERY, FIT_AFTER, MOST_UNLEARNED = 60, 1 / 3, 256
 KEEP = 0.9999  # each new reading multiplies the weights of older ones by this: half after 7,000. Not tuned.
-# The prior weighs as much as this many readings for each value of a state: 2 ranked SmolLM2's rows as well, 17 worse.
-RIDGE = 5.0
+# The prior weighs as much as this many readings for each value of a state: 1 ranked SmolLM2's rows alike, 5 worse.
+RIDGE = 2.0
 # With 0.5, SmolLM2's rows were ranked worse. With 1 they were not ranked better, and rows cut by small limits may then
 # keep the probe out of service.
 CUT = 0.9
@@ -40,9 +40,9 @@ CLEARLY = 2.5
 MOST_OPEN = 1024  # most rows with readings that have not ended, because rows may leave the engine without an end
 # A reading is kept once its row is an eighth longer than at the last one kept: a long row's readings are much alike.
 KEPT_AFTER = 1 + 1 / 8
-# A predicted upper quantile counts as at least this many times the median, because y would otherwise be 0 or 1. Values
-# between 1.6 and 4.7 make little difference.
-LEAST_RATIO = 2.0
+# A predicted upper quantile counts as at least this many times the median, because y would otherwise be 0 or 1, and the
+# prediction at arrival would decide the order. With 2, SmolLM2's rows were ranked worse, with 4 and 6 alike.
+LEAST_RATIO = 3.0
 LOWEST, HIGHEST = 0.001, 0.999  # levels between which lengths are finite
 KNOWN, FACTS = 5, 3  # number of columns before the state: in a reading, and in the features
 LEAST_VARIANCE = 1e-9  # a feature with a smaller variance is constant except for rounding, and is not standardized

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from learning.estimators.cost_curves import DEFAULT_CURVES, FEASIBLE
+from learning.estimators.cost_curves import DEFAULT_CURVES, FEASIBLE, terms
 from scheduling.costs import Floats, LearnedCurves, ServingCurves, StepWindow
 
 # Windows are kept by kind: rows and cached tokens up to a factor of two, and whether they prefilled. So a long time at
@@ -152,9 +152,7 @@ def _prior_sums() -> Sums:
     """Return the sums of windows of a single prefill, then of a single iteration, for each size and length."""
     size = np.repeat(PRIOR_SIZES, len(PRIOR_LENGTHS)).astype(np.float64)
     length = np.tile(PRIOR_LENGTHS, len(PRIOR_SIZES)).astype(np.float64)
-    terms = np.stack([size * length, size, length, np.ones_like(size)], axis=1)
-    nothing = np.zeros_like(terms)
-    return np.concatenate([np.hstack([terms, nothing]), np.hstack([nothing, terms])])
+    return np.kron(np.eye(2), terms(size, length))
 
 
 def _arrays(windows: Sequence[StepWindow]) -> tuple[Floats, Sums]:

@@ -83,17 +83,13 @@ def load(stored: bytes, sha256: bytes) -> Any:
     if digest(stored) != sha256:
         raise DigestMismatch(f"expected {sha256.hex()[:12]}…, got {digest(stored).hex()[:12]}…")
     try:
-        return _read(stored)
+        with np.load(io.BytesIO(stored), allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        kind = str(arrays.pop(KIND, ""))
+        if kind not in KINDS:
+            raise NotStorable(f"stored bytes are of kind {kind!r}")
+        return KINDS[kind].from_arrays(arrays)
     except (Unreadable, MemoryError):
         raise
     except Exception as error:  # truncated archives and missing or malformed arrays raise many kinds of exceptions
         raise Unreadable(f"{type(error).__name__}: {error}") from error
-
-
-def _read(stored: bytes) -> Any:
-    with np.load(io.BytesIO(stored), allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    kind = str(arrays.pop(KIND, ""))
-    if kind not in KINDS:
-        raise NotStorable(f"stored bytes are of kind {kind!r}")
-    return KINDS[kind].from_arrays(arrays)

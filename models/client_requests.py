@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import (
     ColumnElement,
@@ -29,6 +29,7 @@ from models.promise_tables import StoredPromise
 from models.request_ids import arrival_of
 from models.tables import RequestStatus, StoredBatch, StoredRequest
 
+Entry = TypeVar("Entry")
 # A queued request ends at once. A running one ends when its worker has read that it is cancelled.
 CANCEL = """
     update requests /* cancel */ set status = case when status = 'queued' then 'cancelled' else status end,
@@ -40,10 +41,6 @@ CANCEL = """
 
 class StillInProgress(Exception):
     """A response that a worker is computing cannot be deleted; cancel it first."""
-
-    def __init__(self, id: str) -> None:
-        self.id = id
-        super().__init__(f"{id} is in progress; cancel it before you delete it.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +57,10 @@ class RequestView:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class Page(Generic[Entry]):
     """One page of a list; `more` says whether there is a next one."""
 
-    views: list[RequestView]
+    entries: list[Entry]
     more: bool
 
 
@@ -126,7 +123,7 @@ def page(
     limit: int = 20,
     oldest_first: bool = False,
     texts: bool = False,
-) -> Page | None:
+) -> Page[RequestView] | None:
     """Returns requests by arrival, newest first unless `oldest_first`, beginning after the request `after`.
 
     Returns None if `after` is another tenant's or an unknown id without a time; a page of texts ends at PAGE_BYTES.
@@ -200,7 +197,7 @@ def remove(session: Session, tenant: str, id: str) -> bool:
     ).one_or_none()
     session.commit()
     if removed is None and session.scalar(select(StoredRequest.id).where(*this_one)):
-        raise StillInProgress(id)
+        raise StillInProgress(f"{id} is in progress; cancel it before you delete it.")
     return removed is not None
 
 

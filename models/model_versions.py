@@ -13,11 +13,7 @@ from models.service_tables import ModelVersion
 
 
 class UnknownVersion(Exception):
-    """No published model has the name `version`."""
-
-    def __init__(self, version: str) -> None:
-        self.version = version
-        super().__init__(f"there is no model version {version}; `magnus learned list` shows them all")
+    """No published model has this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +47,7 @@ def activate(session: Session, version: str) -> None:
     """Puts an earlier version into service in place of its kind's present one; raises UnknownVersion."""
     kind = session.scalar(select(ModelVersion.kind).where(ModelVersion.version == version))
     if kind is None:
-        raise UnknownVersion(version)
+        raise UnknownVersion(f"there is no model version {version}; `magnus learned list` shows them all")
     for active, chosen in ((False, ModelVersion.active), (True, ModelVersion.version == version)):
         session.execute(
             update(ModelVersion)

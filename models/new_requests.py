@@ -35,7 +35,6 @@ class IdempotencyKeyReused(Exception):
     """The Idempotency-Key was used before with a different body."""
 
     def __init__(self, id: str) -> None:
-        self.id = id
         super().__init__(f"This Idempotency-Key belongs to {id}, which was made from a different body.")
 
 
@@ -161,6 +160,13 @@ def submit(
         run(connection, FREE_KEY, {"id": earlier.request.id})
         return submit(connection, new, idempotency_key=idempotency_key, digest=digest)
     return earlier
+
+
+def is_repeat(session: Session, tenant: str, idempotency_key: str) -> bool:
+    """Returns whether a call with this key gets an earlier request, so that it makes none."""
+    same_key = (StoredRequest.tenant == tenant, StoredRequest.idempotency_key == idempotency_key)
+    earlier = next(read_views(session, select_views().where(*same_key)), None)
+    return earlier is not None and not failed_by_service(earlier.request)
 
 
 def _sold(connection: Connection, view: RequestView, promise: Promise) -> StoredPromise:

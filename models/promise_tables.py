@@ -68,6 +68,7 @@ class PromiseHour(Base):
 
     hour: Mapped[datetime] = mapped_column(primary_key=True)
     tenant: Mapped[str] = mapped_column(primary_key=True)
+    model: Mapped[str] = mapped_column(primary_key=True)  # whose workers serve them; empty if no line of a job was read
     tier: Mapped[str] = mapped_column(primary_key=True)
     probability: Mapped[float] = mapped_column(primary_key=True)
     sold: Mapped[int]

@@ -115,14 +115,12 @@ class StoredRequest(Base):
     suspected: Mapped[int] = mapped_column(server_default="0")  # number of engine failures while it was being served
     # capacity in tokens of the largest worker on which this request, served alone, ran out of memory
     outgrew_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
-    attempts: Mapped[int] = mapped_column(
-        server_default="0"
-    )  # a failed attempt counts only if this request alone caused the failure
+    # a failed attempt counts only if this request alone caused the failure
+    attempts: Mapped[int] = mapped_column(server_default="0")
     cancel_requested_at: Mapped[datetime | None]
 
-    generated_ids: Mapped[list[int]] = mapped_column(
-        server_default="{}"
-    )  # ids of the tokens that earlier slices generated
+    # ids of the tokens that earlier slices generated
+    generated_ids: Mapped[list[int]] = mapped_column(server_default="{}")
     generated_by: Mapped[str | None]  # the fingerprint of the model or adapter that generated them
     # log probabilities, if wanted: those of `generated_ids` in the worker's form, at the end the answer's in the API's
     logprobs: Mapped[list[Any] | None] = mapped_column(JSONB(none_as_null=True), deferred=True, deferred_raiseload=True)
@@ -271,9 +269,7 @@ class StoredWorker(Base):
     started_at: Mapped[datetime] = mapped_column(server_default=NOW)
     heartbeat_at: Mapped[datetime] = mapped_column(server_default=NOW)
     stopped_at: Mapped[datetime | None]
-    stopping: Mapped[bool] = mapped_column(
-        server_default="false"
-    )  # its process is stopping, so it gets no further batch
+    stopping: Mapped[bool] = mapped_column(server_default="false")  # its process stops, so it gets no further batch
     # since when it gets no batch, because it took none of the batches sent to it; null once it takes messages again
     not_consuming_since: Mapped[datetime | None]
     drained_at: Mapped[datetime | None]  # since when an operator keeps new batches from it

@@ -37,11 +37,6 @@ FINISHED_BATCHES = """
 """
 
 
-def now(connection: Connection) -> float:
-    """Returns the time of the database's clock, seconds since the epoch."""
-    return float(connection.execute(text("select extract(epoch from clock_timestamp())::float8")).scalar_one())
-
-
 def count_answers(connection: Connection, at_most: int, max_age_s: float) -> int:
     """Returns how many of the newest `at_most` answered requests have a text, so that a refit uses them."""
     counted = connection.execute(

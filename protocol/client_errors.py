@@ -7,10 +7,15 @@ from pydantic_core import ErrorDetails
 
 
 class ClientError(Exception):
-    """An error that the client must handle; `param` names the field, `code` is for programs."""
+    """An error that the client must handle; `param` names the field, `code` is for programs.
 
-    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
-        self.message, self.param, self.code = message, param, code
+    `retry_after_s` is when to try again, where that depends on more than the kind of the error.
+    """
+
+    def __init__(
+        self, message: str, *, param: str | None = None, code: str | None = None, retry_after_s: int | None = None
+    ) -> None:
+        self.message, self.param, self.code, self.retry_after_s = message, param, code, retry_after_s
         super().__init__(message)
 
 
@@ -47,24 +52,16 @@ class RateLimited(ClientError):
 
     def __init__(self, rate: str, retry_after_s: int, standing: object = None) -> None:
         self.standing = standing
-        self.retry_after_s = retry_after_s
-        super().__init__(f"Rate limit of {rate} reached for requests. Try again in {retry_after_s} s.")
+        message = f"Rate limit of {rate} reached for requests. Try again in {retry_after_s} s."
+        super().__init__(message, retry_after_s=retry_after_s)
 
 
 class BacklogFull(ClientError):
     """The tenant has as many requests, or tokens, in the queue as it may have; it can try again in `retry_after_s`."""
 
-    def __init__(self, message: str, retry_after_s: int) -> None:
-        self.retry_after_s = retry_after_s
-        super().__init__(message)
-
 
 class WorkRateReached(ClientError):
     """The tenant's requests take the most work a minute that they may; one of this length fits in `retry_after_s`."""
-
-    def __init__(self, message: str, retry_after_s: int) -> None:
-        self.retry_after_s = retry_after_s
-        super().__init__(message)
 
 
 class TooManyWaiting(ClientError):
@@ -121,7 +118,7 @@ CLIENT_ERRORS: dict[type[Exception], ErrorKind] = {
     InvalidKey: (401, "invalid_request_error", "invalid_api_key", None),
     MissingScope: (403, "invalid_request_error", "missing_scope", None),
     NotFound: (404, "invalid_request_error", "not_found", None),
-    RateLimited: (429, "rate_limit_error", "rate_limit_exceeded", None),  # these three have `retry_after_s`
+    RateLimited: (429, "rate_limit_error", "rate_limit_exceeded", None),
     WorkRateReached: (429, "rate_limit_error", "rate_limit_exceeded", None),
     BacklogFull: (429, "rate_limit_error", "backlog_full", None),
     TooManyWaiting: (429, "rate_limit_error", "too_many_waiting", 1),

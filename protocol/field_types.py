@@ -61,6 +61,20 @@ TEXT_OR_LIST = Discriminator(
 )
 
 
+def kind_of(value: Any, default: str | None = None) -> Any:
+    """Returns the `type` that an object states, or `default`."""
+    return value.get("type") or default if isinstance(value, dict) else getattr(value, "type", None)
+
+
+def by_type(error: str, message: str, default: str | None = None) -> Discriminator:
+    """Returns what finds an object's branch, tagged `<type>`, so that an error names the field and not every branch."""
+
+    def tag(value: Any) -> str | None:
+        return f"<{kind}>" if isinstance(kind := kind_of(value, default), str) else None
+
+    return Discriminator(tag, custom_error_type=error, custom_error_message=message)
+
+
 # Whether a stream tells how long its answer still takes, and if so, whether in a comment instead of an event
 AskedProgress = bool | Literal["comment"]
 

@@ -24,8 +24,9 @@ from psycopg import sql
 from sqlalchemy import make_url
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
-from cli.hosting.embedded_servers import create_database, embedded_broker, embedded_postgres, running_server
+from cli.hosting.embedded_servers import create_database, embedded_broker, running_server
 from models.schema_upgrade import upgrade
+from tests.quick_postgres import quick_postgres
 
 TEMPLATE = f"migrated_{os.getpid()}"
 SERVERS_PREFIX = "magnus-test-"
@@ -102,7 +103,7 @@ def _memory() -> Path | None:
 def postgres_url(servers_dir: Path, request: pytest.FixtureRequest) -> Iterator[str]:
     """The given Postgres, or one that is fast and forgets on power loss; with a template of the newest schema."""
     given = request.config.getoption("--postgres-url")
-    embedded = None if given else embedded_postgres(servers_dir / "postgres", durable=False)
+    embedded = None if given else quick_postgres(servers_dir / "postgres")
     with running_server(embedded, servers_dir / "postgres.log") if embedded else nullcontext(given) as url:
         template = with_database(url, TEMPLATE)
         create_database(template)

@@ -13,7 +13,6 @@ from apiflask import APIFlask
 from flask import Response, g, request
 from pydantic import ValidationError
 from sqlalchemy.exc import NotSupportedError, OperationalError
-from sqlalchemy.orm import Session, sessionmaker
 
 import setting_formats as formats
 from inference.engine_errors import UnreadableModel
@@ -21,7 +20,7 @@ from models import ended_requests, new_requests, notifications
 from models.bulk.bulk_outlook import read_bulk_outlook
 from models.connections.database_errors import explain
 from models.connections.held_pool import PoolWatch
-from models.connections.installation import Installation, read_installation
+from models.connections.installation import read_installation
 from models.connections.session import in_connection, in_session, make_engine, make_sessions
 from models.notifications import ENDED, ERRORS, Notifications
 from models.operations.promise_book import read_book, withheld_levels
@@ -107,9 +106,6 @@ SECURITY_HEADERS = {
 class NoDatabase(Exception):
     """The web process was started by itself, without MAGNUS_DATABASE_URL; `magnus up` starts everything."""
 
-    def __init__(self) -> None:
-        super().__init__(NoDatabase.__doc__)
-
 
 class MagnusApp(APIFlask):
     """APIFlask that reads JSON strictly and logs unexpected exceptions."""
@@ -131,7 +127,8 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     if settings is None:
         try:
             app = create_app(read_settings())
-            connect_once(app.extensions["magnus"].sessions)
+            with suppress(OperationalError):  # unlike a database that can never be used, it may be away only now
+                app.extensions["magnus"].database.connect().close()
             return app
         except (UnknownSetting, ValidationError) as error:
             end_with(*problems_of(error), status=APP_LOAD_ERROR)
@@ -140,7 +137,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
         except NotSupportedError as error:
             end_with(explain(error), status=APP_LOAD_ERROR)
     if settings.database_url is None:
-        raise NoDatabase
+        raise NoDatabase(NoDatabase.__doc__)
     json_logs.configure(settings.log_level)
     app = MagnusApp(
         __name__,
@@ -169,23 +166,10 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     app.before_request(take_turn)
     app.before_request(auth.take_turn_of_tenant)
     error_answers.register(app)
-    for blueprint in (
-        responses_api.api,
-        input_api.api,
-        chat_api.api,
-        messages_api.api,
-        texts_api.api,
-        models_api.api,
-        tokens_api.api,
-        stats_api.api,
-        files_api.api,
-        batches_api.api,
-        usage_api.api,
-        quotes_api.api,
-        webhooks_api.api,
-        monitoring.health_pages,
-    ):
-        app.register_blueprint(blueprint)
+    answers = (responses_api, input_api, chat_api, messages_api, texts_api, models_api, tokens_api)
+    for routes in (*answers, stats_api, files_api, batches_api, usage_api, quotes_api, webhooks_api):
+        app.register_blueprint(routes.api)
+    app.register_blueprint(monitoring.health_pages)
     dashboard_pages.register(app, settings, context.sessions)
     app.after_request(auth.add_tenant_headers)
     app.after_request(add_headers)
@@ -223,10 +207,7 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         max_calls_of_tenant=settings.tenant_waiting_calls,
     )
 
-    def installation() -> Installation:
-        with sessions() as session:
-            return read_installation(session.connection())
-
+    installation = in_connection(engine, read_installation)
     token_feed = TokenFeed(settings.redis_url, installation)
 
     def close() -> None:
@@ -280,12 +261,6 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         private_webhooks=settings.private_webhooks,
         close=close,
     )
-
-
-def connect_once(sessions: sessionmaker[Session]) -> None:
-    """Raises NotSupportedError for a database that can never be used, and nothing if it is only unreachable now."""
-    with suppress(OperationalError), sessions() as session:
-        session.connection()
 
 
 def name_request() -> None:

@@ -8,6 +8,7 @@ import httpx
 from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, StartService, measured_service
 from benchmarks.experiment import Experiment
 from benchmarks.harness import Json
+from benchmarks.service_start import process_ids
 
 PAGES = {"nobody": None, "overview open": "/", "queue open": "/queue", "workers open": "/workers"}
 PAGE_EVERY_S = 5.0  # webapp/dashboard/static/live.js fetches an open page this often
@@ -31,7 +32,7 @@ def measure(start: StartService, seconds: float) -> Json:
 
 def cpu_ms_a_second(service: MeasuredService, page: str | None, seconds: float) -> dict[str, float]:
     """Fetch the page, if any, as often as a browser does; returns the CPU milliseconds a second of each process."""
-    names = service.process_names()
+    names = process_ids(service.state_dir)
     before, ends_at = {name: service.cpu_s(name) for name in names}, time.monotonic() + seconds
     auth, headers = (service.facts.dashboard_user, service.facts.dashboard_password), {"X-Magnus-Live": "1"}
     with httpx.Client(base_url=service.url, auth=auth, headers=headers, timeout=10.0) as client:

@@ -38,14 +38,6 @@ class MeasuredService:
         """Return the address of the API."""
         return self.facts.url
 
-    def web_processes(self) -> list[psutil.Process]:
-        """Return gunicorn's parent process and the web processes below it."""
-        return self.processes("web")
-
-    def process_names(self) -> list[str]:
-        """Return the names of all processes of the service."""
-        return list(process_ids(self.state_dir))
-
     def processes(self, name: str) -> list[psutil.Process]:
         """Return the process of this name with all of its descendants."""
         parents = [psutil.Process(pid) for own, pid in process_ids(self.state_dir).items() if own == name]
@@ -62,12 +54,12 @@ class MeasuredService:
 
     def forget_peak(self) -> None:
         """Reset the peak of the web process's memory; Linux only."""
-        for process in self.web_processes():
+        for process in self.processes("web"):
             Path(f"/proc/{process.pid}/clear_refs").write_text("5")
 
     def peak_mib(self) -> float:
         """Return the peak of the web process's memory since `forget_peak`, in MiB, from the kernel; Linux only."""
-        return sum(_peak_bytes(process.pid) for process in self.web_processes()) / 2**20
+        return sum(_peak_bytes(process.pid) for process in self.processes("web")) / 2**20
 
 
 def model_of(service: MeasuredService) -> str:

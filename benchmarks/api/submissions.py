@@ -48,16 +48,11 @@ async def connect(url: str) -> Connection:
     return await asyncio.open_connection(address.hostname, address.port or 80)
 
 
-def content_length(head: bytes) -> int:
-    """Read the content length from the head of an answer."""
-    (value,) = (line.split(b":")[1] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-    return int(value)
-
-
 async def status_of(reader: asyncio.StreamReader) -> int:
     """Read the next answer with its body; returns its status."""
     head = await reader.readuntil(b"\r\n\r\n")
-    await reader.readexactly(content_length(head))
+    (length,) = (line.split(b":")[1] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+    await reader.readexactly(int(length))
     return int(head[9:12])
 
 
@@ -203,16 +198,13 @@ def measure(start: StartService, seconds: float) -> dict[str, Any]:
     return measured.as_run()
 
 
-def _processes(number: int) -> dict[str, str]:
-    return {"WEB_CONCURRENCY": str(number)}
-
-
+ONE_PROCESS, TWO_PROCESSES = {"WEB_CONCURRENCY": "1"}, {"WEB_CONCURRENCY": "2"}
 # The service has one web process, which is what `magnus up` starts, and then two.
 SUBMISSIONS = Experiment(
     {"long": 40.0, "short": 5.0},
     {
-        "one web process": partial(measured_service, "--workers", "0", environment=_processes(1)),
-        "two web processes": partial(measured_service, "--workers", "0", environment=_processes(2)),
+        "one web process": partial(measured_service, "--workers", "0", environment=ONE_PROCESS),
+        "two web processes": partial(measured_service, "--workers", "0", environment=TWO_PROCESSES),
     },
     measure,
 )
@@ -223,7 +215,7 @@ PACED_WORKERS = 4
 def measure_full(requests: tuple[int, int], seconds: float) -> dict[str, Any]:
     """Measure two web processes on a database that holds these numbers of ended and of waiting requests."""
     measured, (ended, waiting) = MeasuredFigure(), requests
-    with measured_service(paced=PACED_WORKERS, environment=_processes(2)) as service:
+    with measured_service(paced=PACED_WORKERS, environment=TWO_PROCESSES) as service:
         model = model_of(service)
         if ended:
             # The short form has a hundredth of the requests.

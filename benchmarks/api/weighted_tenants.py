@@ -4,7 +4,6 @@ Shares are simulated under every policy and measured live under the default one.
 and counting ends before the first tenant has no waiting requests left.
 """
 
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -17,8 +16,9 @@ from benchmarks.experiment import Experiment
 from benchmarks.harness import Json, until
 from benchmarks.mixed.simulated_mix import LIMIT, WORKERS, lengths_of
 from benchmarks.published_costs import LLAMA2_13B_A100_DS
+from benchmarks.service_start import submitted
 from cli.api_client import Client
-from cli.demo.demo_workload import poisson_arrivals, send_all
+from cli.demo.demo_workload import poisson_arrivals
 from models.connections.session import make_sessions
 from models.operations import operator_overview
 from models.tenants import api_keys, tenant_limits
@@ -97,9 +97,7 @@ def _served_shares(service: MeasuredService, backlog: int) -> dict[str, float]:
         operator_overview.set_paused(session, True)
     for seed, key in enumerate(keys.values()):
         with Client(service.url, key) as client:
-            arrivals = poisson_arrivals(backlog, AT_ONCE, seed, MEDIAN_WORDS)
-            for submission in send_all(client, arrivals, threading.Event(), lambda *_: None):
-                submission.result()
+            submitted(client, poisson_arrivals(backlog, AT_ONCE, seed, MEDIAN_WORDS))
     with make_sessions(service.database).begin() as session:
         operator_overview.set_paused(session, False)
     until(lambda: not _waiting(service), SERVED_WITHIN_S)

@@ -46,8 +46,7 @@ def main(groups: int, steps: int, rate: int, workers: int, beside: Path | None, 
     """Measure, print and write."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="magnus-costs-")))
-        directory.chmod(0o755)  # Postgres runs as another user if we are root
-        url, _ = stack.enter_context(roomy_postgres(directory / "postgres", 1))
+        url, _ = stack.enter_context(roomy_postgres(1))
         broker = stack.enter_context(running_server(embedded_broker(directory / "broker"), directory / "broker.log"))
 
         def environment(number: int) -> dict[str, str]:

@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -82,9 +81,7 @@ def cpu_ms_of(postgres: int) -> float:
 def main(groups: int, calls: int, beside: Path | None, results: Results) -> None:
     """Measure, print and write."""
     with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="magnus-costs-")))
-        directory.chmod(0o755)  # Postgres runs as another user if we are root
-        url, postgres = stack.enter_context(roomy_postgres(directory / "postgres", 1))
+        url, postgres = stack.enter_context(roomy_postgres(1))
         with make_sessions(make_engine(url, pool_size=1, name="benchmark")).begin() as session:
             _, key = api_keys.create(session, name="benchmark", tenant="acme")
         environment = {"MAGNUS_DATABASE_URL": url, "BENCHMARK_KEY": key, **NO_LIMITS, **ONE_THREAD}

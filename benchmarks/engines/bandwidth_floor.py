@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import median
+from time import perf_counter
 
 import torch
 
@@ -27,16 +28,20 @@ def synchronized(clock: Callable[[], float]) -> Callable[[], float]:
     return now
 
 
+def seconds_of(compute: Callable[[], object], repeats: int, clock: Callable[[], float] = perf_counter) -> list[float]:
+    """Compute so many times; returns the seconds of each, to the end of the device's work."""
+    now, seconds = synchronized(clock), []
+    for _ in range(repeats):
+        began = now()
+        compute()
+        seconds.append(now() - began)
+    return seconds
+
+
 def bandwidth(device: torch.device, clock: Callable[[], float]) -> float:
     """Measure the bytes a second that the device reads: the best of six sums over a tensor larger than its caches."""
-    now = synchronized(clock)
     numbers = torch.ones(2**26 if device.type == "cpu" else 2**29, device=device)
-    seconds = []
-    for _ in range(6):
-        started = now()
-        numbers.sum()
-        seconds.append(now() - started)
-    return numbers.nbytes / min(seconds)
+    return numbers.nbytes / min(seconds_of(numbers.sum, 6, clock))
 
 
 def floor_s(loaded: LoadedModel, batch: int, bytes_per_s: float, tokens: int = FLOOR_TOKENS) -> float:

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 import torch
@@ -252,7 +251,7 @@ class VllmEngine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         signal_all(family_of(self._process.pid), signal.SIGKILL)
         self._process.wait()
 

@@ -22,9 +22,9 @@ from time import perf_counter
 import click
 import torch
 
+from benchmarks.engines.bandwidth_floor import seconds_of
 from benchmarks.engines.compared_engines import VllmEngine
 from benchmarks.engines.engine_options import Clock, clock_option, threads_option
-from benchmarks.engines.interleaved_runs import timed
 from benchmarks.experiment import Experiment, of_system, times
 from benchmarks.generated_answers import choose_instructions
 from benchmarks.harness import Column, Json, Results, json_option, print_table
@@ -159,7 +159,7 @@ def compared(
     def figures(engine: Engine | VllmEngine, given: Sequence[DecodingRequest]) -> Json:
         if isinstance(engine, VllmEngine):
             as_long = [replace(one, limit=lengths[one.id]) for one in given]
-            return {"seconds": timed(partial(engine.serve, as_long, rows), clock)[1]}
+            return {"seconds": seconds_of(partial(engine.serve, as_long, rows), 1, clock)[0]}
         began = clock()
         answers, guesses, right = _served(engine, given, rows)
         lengths.update({name: len(ids) for name, ids in answers.items()})

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from statistics import median
 from typing import Any, Protocol
 
@@ -73,14 +72,6 @@ def forward_time(models: Sequence[torch.nn.Module], clock: Callable[[], float]) 
             hook.remove()
 
 
-def timed(serve: Callable[[], EngineRun], clock: Callable[[], float]) -> tuple[EngineRun, float]:
-    """Call `serve` and time it by this clock; returns its run and the seconds."""
-    now = synchronized(clock)
-    started = now()
-    run = serve()
-    return run, now() - started
-
-
 @dataclass(frozen=True, slots=True)
 class Trial:
     """The sequences that every engine serves, and how they are timed."""
@@ -99,8 +90,10 @@ class Trial:
 
     def served(self, engine: ComparedEngine, sequences: Sequence[DecodingRequest]) -> Json:
         """Let an engine serve these sequences; returns its run and the seconds."""
-        run, seconds = timed(partial(engine.serve, sequences, self.batch), self.clock)
-        return {"run": run, "seconds": seconds}
+        now = synchronized(self.clock)
+        began = now()
+        run = engine.serve(sequences, self.batch)
+        return {"run": run, "seconds": now() - began}
 
     def overhead_share(self, engine: ComparedEngine, models: Sequence[torch.nn.Module]) -> float:
         """Return the share of an engine's time outside of the forward pass."""

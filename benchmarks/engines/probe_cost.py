@@ -40,10 +40,10 @@ class ProbeSeconds(RowProbe):
 
     reading_s = ended_s = 0.0
 
-    def after_step(self, ended: Sequence[BatchRow], computed_s: float = 0.0) -> None:
+    def after_pass(self, ended: Sequence[BatchRow], computed_s: float = 0.0) -> None:
         """Time the steps in which the probe reads; in the others reading the clock would take longer than the probe."""
         began = time.thread_time() - self.ended_s if self._middle.wanted else None
-        super().after_step(ended, computed_s)
+        super().after_pass(ended, computed_s)
         if began is not None:
             self.reading_s += time.thread_time() - self.ended_s - began
 

@@ -43,8 +43,8 @@ from benchmarks.inputs.request_sources import Workload, arrivals_of
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.live.live_workload import toy_workload
 from benchmarks.scale.paced_engine import MACHINES
-from benchmarks.service_start import client_of_service, connection_to
-from cli.demo.demo_workload import TRAINING_EXAMPLES, DemoArrival, send_all, training_examples
+from benchmarks.service_start import client_of_service, connection_to, submitted
+from cli.demo.demo_workload import TRAINING_EXAMPLES, DemoArrival, training_examples
 from cli.hosting.service_access import POLICIES, settings_with
 from cli.hosting.service_files import RunningService
 from cli.option_types import CommaSeparated
@@ -140,7 +140,8 @@ def main(
             full = _serve_stored(service, state_dir, arrivals_of(workload, stored, stored, 2))
             threading.Event().wait(SETTLE_S)
             for load in loads:
-                stretches = [(share * (saturation or full.requests_per_s), of_all) for share, of_all in shape_of(load)]
+                shape = SHAPES.get(load) or [(float(load), 1.0)]
+                stretches = [(share * (saturation or full.requests_per_s), of_all) for share, of_all in shape]
                 arrivals = shaped(workload, stretches, warm_seconds + seconds)
                 judged = _serve(service, state_dir, arrivals, warm_seconds, full.tokens_per_s, promises)
                 shared = {"policy": policy, "model": model, "load": load, "saturation": round(full.requests_per_s, 3)}
@@ -166,11 +167,6 @@ class Saturation(NamedTuple):
     tokens_per_s: float
 
 
-def shape_of(load: str) -> list[tuple[float, float]]:
-    """Return the stretches of a shape, or one stretch of a constant load."""
-    return SHAPES.get(load) or [(float(load), 1.0)]
-
-
 def shaped(workload: Workload, stretches: Sequence[tuple[float, float]], seconds: float) -> list[DemoArrival]:
     """Draw Poisson arrivals for these stretches, given as (arrivals a second, share of the seconds)."""
     expected = np.cumsum([0.0, *(rate * share * seconds for rate, share in stretches)])
@@ -186,8 +182,7 @@ def _serve_stored(service: RunningService, state_dir: Path, arrivals: list[DemoA
         set_paused(session, True)
     with client_of_service(state_dir) as client:
         since = datetime.fromtimestamp(client.stats()["now"], UTC)
-        for submission in send_all(client, arrivals, threading.Event(), lambda *_: None):
-            submission.result()
+        submitted(client, arrivals)
         began = client.stats()["now"]
     with connection_to(service.database_url) as connection, Session(connection) as session:
         set_paused(session, False)
@@ -234,14 +229,11 @@ def _serve(
         since, began = datetime.fromtimestamp(client.stats()["now"], UTC), time.monotonic()
         before_s = _forecasting_s(session)
         with ThreadPoolExecutor(1) as pool:
-            sending = pool.submit(
-                send_all, client, arrivals, threading.Event(), lambda *_: None, Buyer(client, promises).create
-            )
+            sending = pool.submit(submitted, client, arrivals, Buyer(client, promises).create)
             while not sending.done() or session.scalar(OPEN):
                 snapshots.keep(session)
                 pause.wait(LOOK_EVERY_S)
-            for submission in sending.result():
-                submission.result()
+            sending.result()
         spent_s, took_s = _forecasting_s(session) - before_s, time.monotonic() - began
         jobs = _answered(session, since)
         kept = kept_promises(session, since.timestamp() + warm_s)

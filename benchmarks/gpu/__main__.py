@@ -14,10 +14,10 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import click
@@ -51,7 +51,8 @@ def main(
     commit: str | None,
 ) -> None:
     """Run the chosen phases and print a line for each; exit 1 if a part failed."""
-    out, work, ends_at = out.absolute(), (work or out.with_name(f"{out.name}.work")).absolute(), _now() + 60 * minutes
+    out, work = out.absolute(), (work or out.with_name(f"{out.name}.work")).absolute()
+    ends_at = monotonic() + 60 * minutes
     out.mkdir(parents=True, exist_ok=True)
     paths = [str(ROOT), *([] if packages is None else [str(unpacked(packages, work / "packages"))])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]).strip(":")}
@@ -59,7 +60,7 @@ def main(
     options += ["--small"] * small + (["--commit", commit] if commit else [])
     failed = 0
     for phase in chosen(first, only, small):
-        if _now() + phase.budget_s > ends_at:
+        if monotonic() + phase.budget_s > ends_at:
             click.echo(f"{phase.name}: not begun, because its {phase.budget_s} s are no longer left")
             continue
         (out / f"{phase.name}.json").unlink(missing_ok=True)
@@ -106,10 +107,6 @@ def _kill_with_children(process: subprocess.Popen[bytes]) -> None:
         with suppress(psutil.NoSuchProcess):
             one.kill()
     process.wait()
-
-
-def _now() -> float:
-    return time.monotonic()
 
 
 if __name__ == "__main__":

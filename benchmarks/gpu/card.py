@@ -2,16 +2,14 @@
 
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from time import perf_counter
-from typing import Any
 
 import torch
 
 from benchmarks.engines.__main__ import device_name
-from benchmarks.engines.bandwidth_floor import synchronized
+from benchmarks.engines.bandwidth_floor import seconds_of
 from benchmarks.gpu.phase_plan import Part, Terms
 from benchmarks.harness import Json
 
@@ -45,20 +43,11 @@ def copied_bytes_per_s(device: str) -> float:
     """Measure a copy on the device; bytes read and bytes written both count."""
     source = torch.randint(0, 255, (COPIED_BYTES[device],), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    return 2 * source.nbytes / _best_s(lambda: target.copy_(source))
+    return 2 * source.nbytes / min(seconds_of(lambda: target.copy_(source), REPEATS))
 
 
 def product_flop_per_s(device: str, dtype: str) -> float:
     """Measure a product of two square matrices of random numbers; zeros would be multiplied faster."""
     rows = PRODUCT_FACTORS[device]
     one, other = (torch.randn(rows, rows, device=device).to(getattr(torch, dtype)) for _ in range(2))
-    return 2 * rows**3 / _best_s(lambda: one @ other)
-
-
-def _best_s(compute: Callable[[], Any]) -> float:
-    now, took = synchronized(perf_counter), []
-    for _ in range(REPEATS):
-        began = now()
-        compute()
-        took.append(now() - began)
-    return min(took)
+    return 2 * rows**3 / min(seconds_of(lambda: one @ other, REPEATS))

@@ -1,6 +1,6 @@
 """What else a card serves: vectors of texts, adapters in a batch, float16, int8 weights."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
 from time import perf_counter
@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from benchmarks.engines.bandwidth_floor import step_s, synchronized
+from benchmarks.engines.bandwidth_floor import seconds_of, step_s
 from benchmarks.gpu.enlarged_models import made_model
 from benchmarks.gpu.phase_plan import Part, Terms
 from benchmarks.gpu.written_adapters import write_adapters
@@ -69,15 +69,11 @@ def random_minilm(work: Path) -> Path:
     return directory
 
 
-def vectors(encode: object, count: int) -> Json:
+def vectors(encode: Callable[[list[str]], object], count: int) -> Json:
     """Measure the vectors of texts of about sixty words in one pass."""
     texts = [request.input for request in toy_requests(count, seed=1, median_words=60.0)]
-    now, took = synchronized(perf_counter), []
-    for _ in range(4):  # the first one warms up
-        began = now()
-        encode(texts)  # type: ignore[operator]
-        took.append(now() - began)
-    return {"texts_per_s": count / min(took[1:])}
+    _, *took = seconds_of(lambda: encode(texts), 4)  # the first one warms up
+    return {"texts_per_s": count / min(took)}
 
 
 def load_with_adapters(directory: Path, terms: Terms) -> LoadedModel:

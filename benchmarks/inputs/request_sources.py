@@ -60,12 +60,16 @@ class TokenCounter:
     count: Callable[[Sequence[str]], list[int]]
 
 
-CRUDE = TokenCounter("words, digits, CJK characters and punctuation", lambda texts: [*map(crude_count, texts)])
+# A counter that needs no model.
+CRUDE = TokenCounter(
+    "words, digits, CJK characters and punctuation", lambda texts: [len(CRUDE_TOKEN.findall(text)) for text in texts]
+)
 
 
-def crude_count(text: str) -> int:
-    """Count words, digits, single CJK characters and punctuation: a tokenizer that needs no model."""
-    return len(CRUDE_TOKEN.findall(text))
+# `data` has the requests of `read_answered`, the papers' programs also other lengths.
+data_option = click.option(
+    "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Real requests and lengths."
+)
 
 
 def tokenizer_option(command: Command) -> Command:

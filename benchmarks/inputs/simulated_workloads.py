@@ -44,10 +44,6 @@ class WorkloadLengths:
     arrival_s: Numbers | None = None  # the instants of a trace's arrivals; None: arrivals are Poisson
     shares: Numbers | None = None  # the probability that each request is drawn; None: all are equally likely
 
-    def at_random_instants(self) -> "WorkloadLengths":
-        """Return the same requests with Poisson arrivals in place of the trace's."""
-        return replace(self, arrival_s=None)
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -100,16 +96,14 @@ def arrivals(
     return made
 
 
-def read_requests(
-    data: Path | None, predictor: str, tokens: TokenCounter = CRUDE, encoder: str = "hashing"
-) -> dict[str, WorkloadLengths]:
+def read_requests(data: Path | None, predictor: str, tokens: TokenCounter = CRUDE) -> dict[str, WorkloadLengths]:
     """Read `mixed` and `hard` from `data/requests`: test requests, with predictions fitted on the training requests.
 
     Without data the repository's toy requests are read, and there is no `hard`.
     """
     answered = read_answered(data, tokens)
     training, test = [one for one in answered if not one.is_test], [one for one in answered if one.is_test]
-    fitted = make_predictor(predictor, make_encoder(encoder))
+    fitted = make_predictor(predictor, make_encoder("hashing"))
     fitted.fit([one.outcome for one in training])
     predictions = fitted.predict([one.outcome.prompt for one in test])
     real = _ints([one.tokens for one in predictions]), _ints([one.upper_tokens for one in predictions])
@@ -122,7 +116,9 @@ def read_requests(
         return _with_predictions(tasks, prompt[rows], generated[rows], (real[0][rows], real[1][rows]))
 
     mixed = those(lambda one: one.application != "chat")
-    shares = equal_shares([magnus_task(one) for one in test if one.application != "chat"])
+    tasks = [magnus_task(one) for one in test if one.application != "chat"]
+    requests = Counter(tasks)
+    shares = np.array([1 / (len(requests) * requests[task]) for task in tasks])  # all tasks are drawn equally often
     workloads = {"mixed": replace(mixed, shares=shares)}
     return workloads if data is None else workloads | {"hard": those(lambda one: one.application in HARD)}
 
@@ -130,12 +126,6 @@ def read_requests(
 def magnus_task(one: AnsweredRequest) -> str:
     """Return which of Magnus's eight tasks (IV-A) the request belongs to."""
     return one.task if one.application in TWO_TASKS else one.application
-
-
-def equal_shares(tasks: Sequence[str]) -> Numbers:
-    """Return a probability for each request, so that all tasks are drawn equally often."""
-    requests = Counter(tasks)
-    return np.array([1 / (len(requests) * requests[task]) for task in tasks])
 
 
 def read_trace(path: Path) -> WorkloadLengths:

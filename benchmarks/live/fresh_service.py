@@ -207,15 +207,17 @@ def add_process(state_dir: Path, name: str, pid: int) -> None:
 
 
 @contextmanager
-def roomy_postgres(directory: Path, workers: int) -> Iterator[tuple[str, int]]:
+def roomy_postgres(workers: int) -> Iterator[tuple[str, int]]:
     """Run the embedded Postgres with connections for a large fleet; yields its URL and its process id.
 
     The 500 connections that it has by default are enough for about a hundred workers.
     """
-    server = embedded_postgres(directory)
     connections = CONNECTIONS_OF_THE_REST + CONNECTIONS_OF_A_WORKER * workers
-    program = replace(server.program, command=(*server.program.command, "-c", f"max_connections={connections}"))
-    with running(program, directory / "postgres.log") as process:
-        create_database(server.url)
-        upgrade(server.url)
-        yield server.url, process.pid
+    with tempfile.TemporaryDirectory(prefix="magnus-postgres-") as directory:
+        Path(directory).chmod(0o755)  # Postgres runs as another user if we are root
+        server = embedded_postgres(Path(directory) / "postgres")
+        program = replace(server.program, command=(*server.program.command, "-c", f"max_connections={connections}"))
+        with running(program, Path(directory) / "postgres.log") as process:
+            create_database(server.url)
+            upgrade(server.url)
+            yield server.url, process.pid

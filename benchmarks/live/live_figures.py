@@ -5,13 +5,13 @@ import os
 import statistics
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import psutil
 from sqlalchemy import text
 
 from benchmarks.harness import Json, percentile
+from benchmarks.service_start import process_ids
 from cli.hosting.service_files import RunningService
 from models.connections.session import make_engine
 
@@ -64,10 +64,7 @@ class ServiceMonitor:
 
     def __init__(self, service: RunningService, state_dir: Path) -> None:
         self._engine = make_engine(service.database_url, pool_size=1, name="benchmark")
-        self._processes = {
-            entry["name"]: psutil.Process(entry["pid"])
-            for entry in json.loads((state_dir / "processes.json").read_text())
-        }
+        self._processes = {name: psutil.Process(pid) for name, pid in process_ids(state_dir).items()}
         self._state_dir = state_dir
         self._decisions: list[float] = []
         self._cpu_s: dict[str, float] = {}
@@ -78,7 +75,7 @@ class ServiceMonitor:
         self._started_at = time.monotonic()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._engine.dispose()
 
     def open_requests(self) -> int:

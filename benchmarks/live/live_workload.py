@@ -9,6 +9,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 
@@ -54,16 +55,9 @@ class LiveWorkload:
 def toy_workload(name: Workload, prompts: PromptFormat) -> LiveWorkload:
     """Return the workload `toy` or `long_toy`; predictors learn from other requests of the same applications."""
     return LiveWorkload(
-        lambda requests, rate, seed: arrivals_of(name, requests, rate, seed),
+        partial(arrivals_of, name),
         lambda arrivals, seed: training_examples(TRAINING_EXAMPLES, arrivals, seed, EXAMPLE_WORDS[name]),
         lambda request: prompts.count(request.output) + 1 if isinstance(request, ToyRequest) else None,
-    )
-
-
-def instruction_workload() -> LiveWorkload:
-    """Return the workload `instructions`, whose answers are not known in advance."""
-    return LiveWorkload(
-        lambda requests, rate, seed: arrivals_of("instructions", requests, rate, seed), lambda *_: (), lambda _: None
     )
 
 
@@ -132,7 +126,8 @@ def make_workload(
     if name in TOY_WORDS:
         return toy_workload(name, prompts)
     if name == "instructions":
-        return instruction_workload()
+        # The answers are not known in advance.
+        return LiveWorkload(partial(arrivals_of, "instructions"), lambda *_: (), lambda _: None)
     if data is None:
         raise ValueError("the workload tasks draws from --data")
     return task_workload(data, model, answers, most_prompt, most_answer)

@@ -11,8 +11,8 @@ import numpy as np
 
 from benchmarks.harness import Json
 from benchmarks.live.live_figures import ServiceMonitor
-from benchmarks.service_start import client_of_service
-from cli.demo.demo_workload import DemoArrival, DemoRequest, send_all
+from benchmarks.service_start import client_of_service, submitted
+from cli.demo.demo_workload import DemoArrival, send_all
 from cli.demo.run_report import WHOLE_OR_CUT_OFF, summary
 from cli.hosting.service_files import RunningService
 
@@ -29,8 +29,7 @@ def answer_first(service: RunningService, state_dir: Path, arrivals: list[DemoAr
     """Send requests that the service learns from, and wait until it has answered and learned."""
     pause = threading.Event()
     with client_of_service(state_dir) as client:
-        for submission in send_all(client, arrivals, threading.Event(), lambda *_: None):
-            submission.result()
+        submitted(client, arrivals)
     with ServiceMonitor(service, state_dir) as monitor:
         while monitor.open_requests():
             pause.wait(POLL_S)
@@ -55,15 +54,13 @@ def await_estimator(service: RunningService, state_dir: Path, arrivals: list[Dem
 def measure(service: RunningService, state_dir: Path, arrivals: list[DemoArrival]) -> Json:
     """Replay the arrivals, wait for every answer, and gather the figures."""
     with client_of_service(state_dir) as client, ServiceMonitor(service, state_dir) as monitor:
-        since, sent = client.stats()["now"], dict[str, DemoRequest]()
+        since, pause = client.stats()["now"], threading.Event()
         with ThreadPoolExecutor(1) as pool:
-            sending = pool.submit(send_all, client, arrivals, threading.Event(), sent.__setitem__)
-            pause = threading.Event()
+            sending = pool.submit(submitted, client, arrivals)
             while not sending.done() or monitor.open_requests():
                 monitor.sample()
                 pause.wait(POLL_S)
-            for submission in sending.result():
-                submission.result()
+            sent = sending.result()
         while monitor.open_requests():
             monitor.sample()
             pause.wait(POLL_S)

@@ -1,5 +1,6 @@
 """Keeps the runs of a comparison in one file, so that an interrupted comparison goes on with the missing runs."""
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -38,13 +39,8 @@ class RunRecords:
     def __init__(self, results: Results, resume: bool, minutes: float | None) -> None:
         """With `resume` the file's runs are kept; no run is started once `minutes` have passed."""
         self.runs: list[Json] = [run for run in (results.earlier() or []) if "error" not in run] if resume else []
-        self._results, self._began = results, time.monotonic()
-        self._ends_at = None if minutes is None else self._began + 60 * minutes
-
-    @property
-    def time_is_up(self) -> bool:
-        """Return whether no further run may start."""
-        return self._ends_at is not None and time.monotonic() >= self._ends_at
+        self._results = results
+        self._ends_at = math.inf if minutes is None else time.monotonic() + 60 * minutes
 
     def run(self, terms: RunTerms, measure: Callable[[], Json]) -> Json | None:
         """Measure the run with these terms, keep and return its record; None if it has one or the time is up.
@@ -52,7 +48,7 @@ class RunRecords:
         A run that fails is recorded with its error, and `resume` measures it again.
         """
         own = asdict(terms)
-        if self.time_is_up or any(_same(own, known) for known in self.runs):
+        if time.monotonic() >= self._ends_at or any(own.items() <= known.items() for known in self.runs):
             return None
         load = round(os.getloadavg()[0], 2)  # the machine's load average of the last minute
         began = time.monotonic()
@@ -67,7 +63,3 @@ class RunRecords:
         self.runs.append(record)
         self._results.write(self.runs)
         return record
-
-
-def _same(terms: Json, record: Json) -> bool:
-    return all(key in record and record[key] == value for key, value in terms.items())

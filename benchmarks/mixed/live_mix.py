@@ -6,7 +6,6 @@ interactive requests alone; both together. Response times are the service's own,
 
 import json
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,9 @@ import numpy as np
 
 from benchmarks.inputs.request_sources import MEDIAN_WORDS, start_bulk_job, write_bulk_file
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
-from benchmarks.service_start import client_of_service
+from benchmarks.service_start import client_of_service, submitted
 from cli.api_client import Client, Json
-from cli.demo.demo_workload import DemoRequest, poisson_arrivals, send_all
+from cli.demo.demo_workload import poisson_arrivals
 from inference.toy.toy_applications import toy_requests
 
 ANSWERED = ("completed", "incomplete")
@@ -57,10 +56,7 @@ def measure_live(policy: str, rate: float, phase_s: float, lines: int, workers: 
 
 def interactive_phase(client: Client, arrivals: list[Any]) -> Json:
     """Send the arrivals at their instants and wait for the answers; returns response times and tokens."""
-    sent: dict[str, DemoRequest] = {}
-    for future in send_all(client, arrivals, threading.Event(), sent.__setitem__):
-        future.result()
-    responses = [client.wait(one, 60.0) for one in sent]
+    responses = [client.wait(one, 60.0) for one in submitted(client, arrivals)]
     times = [one["completed_at"] - one["magnus"]["arrived_at"] for one in responses if one["status"] in ANSWERED]
     p50, p99 = np.percentile(times, [50, 99])
     return {

@@ -27,28 +27,28 @@ NEEDED_BYTES = {
 }  # the environments take 2.3, 0.2 and 1 GB; pip needs the rest to unpack packages
 
 
-def engine_python(engine: str, engines_dir: Path = ENGINES_DIR) -> Path:
+def engine_python(engine: str) -> Path:
     """Return the Python of an engine's environment; raises CommandFailed if it was not built from the current pins."""
-    if not is_built(engine, engines_dir):
+    if not is_built(engine):
         raise CommandFailed(f"the environment of {engine} is not built: run `make engines`")
-    return engines_dir / engine / "bin" / "python"
+    return ENGINES_DIR / engine / "bin" / "python"
 
 
-def is_built(engine: str, engines_dir: Path = ENGINES_DIR) -> bool:
+def is_built(engine: str) -> bool:
     """Return whether the environment was built from the current pins."""
-    record = engines_dir / engine / RECORD
+    record = ENGINES_DIR / engine / RECORD
     return record.exists() and record.read_text() == _digest(engine)
 
 
-def build(engine: str, engines_dir: Path = ENGINES_DIR) -> None:
+def build(engine: str) -> None:
     """Install the pinned packages into a new environment; pip shows its progress. Raises CommandFailed."""
-    directory, pins = engines_dir / engine, HERE / f"{engine}.txt"
+    directory, pins = ENGINES_DIR / engine, HERE / f"{engine}.txt"
     shutil.rmtree(directory, ignore_errors=True)
-    engines_dir.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(engines_dir).free
+    ENGINES_DIR.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(ENGINES_DIR).free
     if free < NEEDED_BYTES[engine]:
         raise CommandFailed(
-            f"{engines_dir} has {free / 1e9:.1f} GB free, {engine} needs {NEEDED_BYTES[engine] / 1e9:.1f} GB"
+            f"{ENGINES_DIR} has {free / 1e9:.1f} GB free, {engine} needs {NEEDED_BYTES[engine] / 1e9:.1f} GB"
         )
     venv.create(directory, with_pip=True)
     torch = [line for line in pins.read_text().splitlines() if line.startswith("torch==")]

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import click
@@ -26,7 +27,6 @@ from benchmarks.inputs.request_sources import arrivals_of
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.outside_engines.server_processes import EngineKind, EngineServer, ServerTerms, running_engine
 from benchmarks.service_start import client_of_service
-from cli.api_client import Client
 from cli.demo.demo_workload import DemoArrival
 from cli.option_types import CommaSeparated
 from inference.engine_requests import DecodingRequest
@@ -79,7 +79,8 @@ def amid_requests(server: EngineServer, fault: str) -> Json:
             model, before, began = client.model(), generated_tokens(server.url), time.monotonic()
             bodies = [_body(model, arrival) for arrival in arrivals]
             jobs = [job["id"] for job in senders.map(client.create, bodies)]
-            until(lambda: _answered(client) >= REQUESTS // 3, THIRD_WITHIN_S, POLL_S)
+            completed = partial(client.responses, status="completed")
+            until(lambda: sum(1 for _ in completed()) >= REQUESTS // 3, THIRD_WITHIN_S, POLL_S)
             lost, down_s = _strike(server, fault)
             answers = [client.wait(job) for job in jobs]
             seconds = time.monotonic() - began
@@ -96,10 +97,6 @@ def _body(model: str, arrival: DemoArrival) -> Json:
         "max_output_tokens": LIMIT,
         "metadata": {"application": request.application},
     }
-
-
-def _answered(client: Client) -> int:
-    return sum(1 for _ in client.responses(status="completed"))
 
 
 def amounts(answers: list[Json], computed: int) -> Json:

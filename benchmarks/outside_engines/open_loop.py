@@ -9,10 +9,10 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -81,7 +81,6 @@ class Target:
     url: str
     model: str
     key: str | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)  # further fields of each request's body
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +163,6 @@ def _body(target: Target, arrival: DemoArrival, limit: int, priority: int | None
         "messages": [{"role": role, "content": content} for role, content in turns if content],
         "max_tokens": limit,
         "temperature": 0,
-        **target.extra,
     }
     if target.key is not None:  # the target is Magnus, which gets the application as in all benchmarks
         body["metadata"] = {"application": request.application}

@@ -170,6 +170,7 @@ def _transformers(terms: ServerTerms, port: int) -> tuple[tuple[str, ...], dict[
 
 
 def _vllm(terms: ServerTerms, port: int) -> tuple[tuple[str, ...], dict[str, str]]:
+    positions = json.loads((terms.model / "config.json").read_text())["max_position_embeddings"]
     options = {
         "--model": terms.model,
         "--served-model-name": terms.name,
@@ -178,7 +179,7 @@ def _vllm(terms: ServerTerms, port: int) -> tuple[tuple[str, ...], dict[str, str
         "--block-size": terms.block_tokens,
         "--num-gpu-blocks-override": terms.kv_tokens // terms.block_tokens,
         # vLLM keeps one block for itself.
-        "--max-model-len": min(terms.kv_tokens - terms.block_tokens, _positions(terms.model)),
+        "--max-model-len": min(terms.kv_tokens - terms.block_tokens, positions),
         "--scheduling-policy": "priority",  # requests of equal priority are served first come, first served
         "--host": "127.0.0.1",
         "--port": port,
@@ -227,7 +228,3 @@ def gguf_file(model: Path, dtype: Dtype) -> Path:
             raise CommandFailed(f"{model} could not be converted for llama.cpp: {done.stderr[-500:]}")
         unfinished.rename(file)
     return file
-
-
-def _positions(model: Path) -> int:
-    return int(json.loads((model / "config.json").read_text())["max_position_embeddings"])

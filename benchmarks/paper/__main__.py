@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +19,7 @@ from typing import Any
 import click
 
 from benchmarks.harness import Column, Results, json_option, print_table, say
-from benchmarks.inputs.request_sources import OWN, TokenCounter, tokenizer_option
+from benchmarks.inputs.request_sources import OWN, TokenCounter, data_option, tokenizer_option
 from benchmarks.inputs.simulated_workloads import read_requests, read_trace, read_vicuna
 from benchmarks.paper import (
     baton_experiments,
@@ -53,9 +54,7 @@ COLUMNS: dict[str, Column] = {
 
 
 @click.command(help=__doc__)
-@click.option(
-    "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Real requests and lengths."
-)
+@data_option
 @click.option("--only", type=CommaSeparated(click.Choice(list(PAPERS))), help=f"Of {', '.join(PAPERS)}; all if unset.")
 @tokenizer_option
 @click.option("--quick", is_flag=True, help="Few rates for a minute each: that it runs, not what it finds.")
@@ -101,7 +100,7 @@ def read_workloads(data: Path | None, predictor: str, tokens: TokenCounter) -> W
     return workloads | {
         "azure_conv": traces["conv"],
         "azure_code": traces["code"],
-        "conversation": traces["conv"].at_random_instants(),
+        "conversation": replace(traces["conv"], arrival_s=None),  # arrivals are Poisson
         "vicuna": read_vicuna(data / "lengths" / "vicuna_7b_alpaca_val.json"),
     }
 

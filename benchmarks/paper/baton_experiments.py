@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.paper.simulation_runs import Row, SimulationRun, Workloads
+from benchmarks.paper.simulation_runs import Row, SimulationRun, Workloads, note
 from benchmarks.published_costs import LLAMA2_7B_A6000, Machine
 from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
@@ -150,10 +150,9 @@ def compare_with_paper(rows: Sequence[Row]) -> None:
         if not row["experiment"].startswith("baton"):
             continue
         printed = row["printed"]
-        row["paper"]["completion time, s"] = {"ours": row["seconds"], "paper": [printed, printed]}
+        note(row, "completion time, s", row["seconds"], printed, printed)
         for other in rows:
             same = all(other[key] == row[key] for key in ("experiment", "workload"))
             if same and row["policy"] == "baton-pd" and other["policy"] != "baton-pd":
                 ratio = other["printed"] / printed
-                ours = {"ours": other["seconds"] / row["seconds"], "paper": [ratio, ratio]}
-                row["paper"][f"times as fast as {other['policy']}"] = ours
+                note(row, f"times as fast as {other['policy']}", other["seconds"] / row["seconds"], ratio, ratio)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from benchmarks.inputs.simulated_workloads import Limits
-from benchmarks.paper.simulation_runs import Row, SimulationRun, column, workload_arrivals
+from benchmarks.paper.simulation_runs import Row, SimulationRun, column, note, workload_arrivals
 from benchmarks.published_costs import CHATGLM_6B_V100, LLAMA2_13B_A100_HF
 from scheduling.sharing.policy_factory import PolicySettings, make_policy
 
@@ -73,17 +73,10 @@ def compare_with_paper(rows: Sequence[Row]) -> None:
         similar = [other for other in others if throughput(other) >= 0.9 * throughput(row)] or others
         oracle = next(other for other in same if other["policy"] == "oracle")
         magnus = next(o for o in same if o["policy"] == "magnus" and o["predictor"] == row["predictor"])
-        row["paper"] |= {
-            "requests/s of the best other": {
-                "ours": throughput(row) / max(map(throughput, others)),
-                "paper": [1, None],
-            },
-            "mean response of the best other": {"ours": mean(row) / min(map(mean, others)), "paper": [None, 1]},
-            "P99 of the best of similar throughput": {"ours": p99(row) / min(map(p99, similar)), "paper": [None, 1.2]},
-            "maximum of the best of similar throughput": {
-                "ours": most(row) / min(map(most, similar)),
-                "paper": [None, 1.2],
-            },
-            "requests/s of magnus": {"ours": throughput(row) / throughput(magnus), "paper": [None, None]},
-            "requests/s of the oracle": {"ours": throughput(row) / throughput(oracle), "paper": [0.9, None]},
-        }
+        served = throughput(row)
+        note(row, "requests/s of the best other", served / max(map(throughput, others)), 1, None)
+        note(row, "mean response of the best other", mean(row) / min(map(mean, others)), None, 1)
+        note(row, "P99 of the best of similar throughput", p99(row) / min(map(p99, similar)), None, 1.2)
+        note(row, "maximum of the best of similar throughput", most(row) / min(map(most, similar)), None, 1.2)
+        note(row, "requests/s of magnus", served / throughput(magnus), None, None)
+        note(row, "requests/s of the oracle", served / throughput(oracle), 0.9, None)

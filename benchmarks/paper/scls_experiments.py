@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from benchmarks.paper.round_robin import DealtInTurn, SlicesInTurn
-from benchmarks.paper.simulation_runs import Row, SimulationRun, column, compare, workload_arrivals
+from benchmarks.paper.simulation_runs import Row, SimulationRun, column, compare, note, workload_arrivals
 from benchmarks.published_costs import LLAMA2_13B_A100_DS, LLAMA2_13B_A100_HF
 from scheduling.policies.ccb import ConservativeContinuous
 from scheduling.policies.scls import DEEPSPEED_RULE, MemoryRule, SliceLevel
@@ -116,10 +116,10 @@ def compare_with_paper(rows: Sequence[Row]) -> None:
     for row in rows:
         if row["experiment"] == OVERALL and row["policy"] == "scls" and "slices" in row:
             up_to_three = sum(row["slices"][number] for number in ("1", "2", "3"))
-            row["paper"]["requests of at most three slices"] = {"ours": up_to_three, "paper": [0.5, None]}
-            row["paper"]["early returns"] = {"ours": row["early_returns"], "paper": [None, 0.01]}
+            note(row, "requests of at most three slices", up_to_three, 0.5, None)
+            note(row, "early returns", row["early_returns"], None, 0.01)
         if row["experiment"] in (OVERALL, ABLATION) and row["policy"] != "ils":
-            row["paper"]["load imbalance, s"] = {"ours": row["load_imbalance_s"], "paper": [None, None]}
+            note(row, "load imbalance, s", row["load_imbalance_s"], None, None)
     for engine, low, high in (("hf", 1.003, 2.261), ("ds", 0.432, 0.861)):
         chosen = [row for row in rows if row["experiment"] == OVERALL and row["workload"].endswith(engine)]
         compare(chosen, "scls", "sls", "batch size", column("batch_size_mean"), low, high)

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from benchmarks.paper.simulation_runs import Row, SimulationRun, Workloads
+from benchmarks.paper.simulation_runs import Row, SimulationRun, Workloads, note
 from benchmarks.published_costs import VICUNA_7B_A100
 from scheduling.policies.sequence import SequenceScheduling, VariableBatchSize
 from scheduling.policies.vanilla import Vanilla
@@ -36,7 +36,8 @@ PREDICTORS = {  # Table 4: mean error in tokens, samples a second, tokens a batc
     "instruction tuning, mean": (TUNED, 1.77, 211),
     "instruction tuning": (TUNED, 2.27, 208),
 }
-MEAN_FAILURES, MAX_FAILURES = 0.298, 0.153  # shares of failures if the mean or the longest answer is predicted (4.2)
+# Shares of failures if the mean or the longest answer is predicted (4.2).
+FAILURES = {"instruction tuning, mean": 0.298, "instruction tuning": 0.153}
 ABLATIONS = {  # Table 5: samples a second and tokens a batch, by binning, FCR and VBS
     (False, False, False): (1.73, 271),
     (False, True, False): (1.76, 222),
@@ -87,6 +88,8 @@ def runs(predictor: str, quick: bool) -> list[SimulationRun]:
     """Return the simulations of Tables 4 to 7, of the waiting times and of Fig. 3."""
     count = 1024 if quick else 10_000
 
+    simulation = partial(SimulationRun, machine=VICUNA_7B_A100, workers=1)
+
     def run(
         table: str,
         name: str,
@@ -98,7 +101,7 @@ def runs(predictor: str, quick: bool) -> list[SimulationRun]:
     ) -> SimulationRun:
         arrivals = partial(_prompts, count, error, shift, target=target)
         notes = {"printed": printed, "shift": shift}
-        return SimulationRun(table, name, make, arrivals, VICUNA_7B_A100, 1, workload="vicuna", notes=notes)
+        return simulation(table, name, make, arrivals, workload="vicuna", notes=notes)
 
     vanilla = partial(Vanilla, LIMIT, LIMIT, 16)
     # "perception only" is reported without failure collection, because its many failures would make that slow (4.2).
@@ -119,9 +122,7 @@ def runs(predictor: str, quick: bool) -> list[SimulationRun]:
     table_6 = [run(TABLE_6, "vanilla", vanilla, 0.0, 0, 1.0)]
     table_6 += [run(TABLE_6, name, _sequence(), error, 0, gain) for name, (error, gain) in OVER_VANILLA_6.items()]
     waiting = [
-        SimulationRun(
-            WAITING, name, make, partial(_prompts, GROUP, error, 0), VICUNA_7B_A100, 1, workload="vicuna, one group"
-        )
+        simulation(WAITING, name, make, partial(_prompts, GROUP, error, 0), workload="vicuna, one group")
         for name, make, error in (
             ("vanilla", vanilla, 0.0),
             ("ground truth", _sequence(), 0.0),
@@ -129,31 +130,16 @@ def runs(predictor: str, quick: bool) -> list[SimulationRun]:
         )
     ]
     fig_3 = [
-        SimulationRun(
-            BATCHES,
-            name,
-            partial(Vanilla, LIMIT, LIMIT, size),
-            prompts,
-            VICUNA_7B_A100,
-            1,
-            workload=f"batches of {size}",
-        )
+        simulation(BATCHES, name, partial(Vanilla, LIMIT, LIMIT, size), prompts, workload=f"batches of {size}")
         for size in BATCH_SIZES
         for name, prompts in (
             ("512 tokens each", partial(_prompts_of_equal_answers, some)),
             ("until all end", partial(_prompts, some, 0.0, 0)),
         )
     ]
+    prompts = partial(_prompts, some, TUNED, 0)
     fig_3 += [
-        SimulationRun(
-            GROUPS,
-            "instruction tuning",
-            _sequence(group_size=size),
-            partial(_prompts, some, TUNED, 0),
-            VICUNA_7B_A100,
-            1,
-            workload=f"groups of {size}",
-        )
+        simulation(GROUPS, "instruction tuning", _sequence(group_size=size), prompts, workload=f"groups of {size}")
         for size in GROUP_SIZES
     ]
     return table_4 + table_5 + table_6 + table_7 + waiting + fig_3
@@ -172,27 +158,23 @@ def compare_with_paper(rows: Sequence[Row]) -> None:
     of_table_6 = [row for row in rows if row["experiment"] == TABLE_6]
     for row in of_table_6[1:]:
         gain, printed = row["requests_per_s"] / of_table_6[0]["requests_per_s"] - 1, row["printed"] - 1
-        row["paper"]["samples/s over vanilla"] = {"ours": gain, "paper": [printed, printed]}
+        note(row, "samples/s over vanilla", gain, printed, printed)
     vanilla = next((row["requests_per_s"] for row in rows if row["policy"] == "vanilla"), None)
     for row in rows:
         if row["experiment"] not in (TABLE_4, TABLE_5, TABLE_7):
             continue
         printed = row["printed"]
-        row["paper"]["samples/s"] = {"ours": row["requests_per_s"], "paper": [printed, printed]}
+        note(row, "samples/s", row["requests_per_s"], printed, printed)
         if vanilla and row["policy"] != "vanilla":
             gain, printed_gain = row["requests_per_s"] / vanilla - 1, printed / VANILLA - 1
-            row["paper"]["samples/s over vanilla"] = {"ours": gain, "paper": [printed_gain, printed_gain]}
+            note(row, "samples/s over vanilla", gain, printed_gain, printed_gain)
         if row["experiment"] in (TABLE_4, TABLE_5):
             # The printed length is a mean over samples, not batches: only such a mean gives the 328 of perception only.
             tokens = (PREDICTORS | TABLE_5_ROWS)[row["policy"]][-1]
-            row["paper"]["tokens a batch"] = {"ours": row["tokens_a_batch_of_a_request"], "paper": [tokens, tokens]}
-        if row["experiment"] == TABLE_4:
-            failures = {"instruction tuning, mean": MEAN_FAILURES, "instruction tuning": MAX_FAILURES}
-            if share := failures.get(row["policy"]):
-                row["paper"]["share of failures"] = {"ours": row["rescheduled_share"], "paper": [share, share]}
-        if row["experiment"] == TABLE_7:
-            share = FCR_SHARES[row["shift"]]
-            row["paper"]["share of failures"] = {"ours": row["rescheduled_share"], "paper": [share, share]}
+            note(row, "tokens a batch", row["tokens_a_batch_of_a_request"], tokens, tokens)
+        failures = {TABLE_4: FAILURES.get(row["policy"]), TABLE_7: FCR_SHARES.get(row["shift"])}
+        if share := failures.get(row["experiment"]):
+            note(row, "share of failures", row["rescheduled_share"], share, share)
 
 
 def _compare_waiting(rows: Sequence[Row]) -> None:
@@ -202,8 +184,8 @@ def _compare_waiting(rows: Sequence[Row]) -> None:
         response = row["response_s"]
         times = response["max"] / response["mean"]
         printed = 2.7 if name == "instruction tuning" else 2.7 / 1.4 if name == "vanilla" else None
-        row["paper"]["maximum over mean wait"] = {"ours": times, "paper": [printed, printed]}
+        note(row, "maximum over mean wait", times, printed, printed)
         if name != "vanilla":
             for which, less in (("mean", 0.63), ("max", 0.48)):
                 saved = 1 - response[which] / of_waiting["vanilla"]["response_s"][which]
-                row["paper"][f"{which} wait saved"] = {"ours": saved, "paper": [less, less]}
+                note(row, f"{which} wait saved", saved, less, less)

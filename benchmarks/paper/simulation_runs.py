@@ -109,6 +109,11 @@ def execute_in_pool(run: SimulationRun) -> Row:
     return execute(run, _workloads)
 
 
+def note(row: Row, what: str, ours: float, low: float | None, high: float | None) -> None:
+    """Add a figure to a row's comparisons with the paper; `low` and `high` are the paper's range."""
+    row["paper"][what] = {"ours": ours, "paper": [low, high]}
+
+
 Column = Callable[[Row], float]
 
 
@@ -137,8 +142,7 @@ def compare(
         other = bases.get(_setting(row))
         if row["policy"] == policy and other and column(other):
             change = column(row) / column(other) - 1
-            ours = -change if falls else change
-            row["paper"][f"{name} over {base}"] = {"ours": ours, "paper": [low, high]}
+            note(row, f"{name} over {base}", -change if falls else change, low, high)
 
 
 def _setting(row: Row) -> tuple[Any, ...]:

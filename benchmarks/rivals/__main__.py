@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 
 from benchmarks.harness import Json, Results, json_option, print_table, say
+from benchmarks.inputs.request_sources import data_option
 from benchmarks.pictures import panels
 from benchmarks.rivals.cells import AIMS, ENGINES, KINDS, POLICIES, Run, compared, saturation
 from benchmarks.rivals.published_rules import PREDICTING
@@ -26,7 +27,7 @@ from scheduling.policies.fusion.priority_key import FAVOURS
 
 
 @click.command(help=__doc__)
-@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Requests and answers.")
+@data_option
 @click.option("--workloads", type=CommaSeparated(click.Choice(WORKLOADS)), default=",".join(WORKLOADS))
 @click.option("--loads", type=CommaSeparated(float), default="0.7,1,1.3,2", show_default=True, help="Of saturation.")
 @click.option("--predictions", type=CommaSeparated(click.Choice([*TAUS])), default=",".join(TAUS), show_default=True)

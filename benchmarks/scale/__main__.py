@@ -12,7 +12,6 @@ holds ended requests before the first one arrives. CPU is given for each kind of
 import json
 import os
 import statistics
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -91,7 +90,7 @@ def main(
         offered = rate or min(most_rate, load * SERVED_BY_ONE[machine] * size)
         arrivals = arrivals_of("toy", round(offered * seconds), offered, 0)
         say(f"{size} workers: starting; {len(arrivals)} requests at {offered:.0f}/s come")
-        run = run_fleet(policy, machine, size, arrivals, ended, 0)
+        run = run_fleet(policy, machine, size, arrivals, ended)
         terms = {"workers": size, "machine": machine, "policy": policy, "rate": round(offered, 1), "finished": ended}
         runs.append({**terms, **run})
         say(json.dumps(runs[-1]))
@@ -99,31 +98,29 @@ def main(
     print_table(runs, COLUMNS)
 
 
-def run_fleet(policy: str, machine: str, size: int, arrivals: list[DemoArrival], finished: int, seed: int) -> Json:
+def run_fleet(policy: str, machine: str, size: int, arrivals: list[DemoArrival], finished: int) -> Json:
     """Measure a new service with `size` workers on a database with `finished` ended requests."""
-    with tempfile.TemporaryDirectory(prefix="magnus-scale-") as directory:
-        Path(directory).chmod(0o755)  # Postgres runs as another user if we are root
-        with roomy_postgres(Path(directory) / "postgres", size) as (url, postgres_pid):
-            if finished:
-                filling = monotonic()
-                fill_service(url, load_prompt_format(str(BUNDLED_MODEL)).name, finished)
-                say(f"{finished} ended requests after {monotonic() - filling:.0f} s")
-            began, options = monotonic(), ServiceOptions(size, "40MiB", paced=machine, database_url=url)
-            with fresh_service(policy, options) as (service, state_dir):
-                add_process(state_dir, "postgres", postgres_pid)
-                start_s = monotonic() - began
-                say(f"{size} workers: started in {start_s:.0f} s")
-                Event().wait(SETTLE_S)
-                began_with = process_ids(state_dir)
-                fleet = psutil.Process(began_with["paced-workers"]).children()
-                run = measure(service, state_dir, arrivals, size)
-                own_mib = statistics.mean(worker.memory_full_info().uss for worker in fleet) / MIB
-                for worker in fleet:  # killed, because stopping 64 workers in the regular way took 27 s
-                    worker.kill()
-                ended = {name for name, pid in process_ids(state_dir).items() if began_with[name] != pid}
-                for name in ended:  # restarted programs: the CPU time of the first process is lost
-                    run["cpu_ms_a_request"].pop(name)
-                return {"start_s": round(start_s, 1), "worker_mib": round(own_mib, 1), "ended": sorted(ended), **run}
+    with roomy_postgres(size) as (url, postgres_pid):
+        if finished:
+            filling = monotonic()
+            fill_service(url, load_prompt_format(str(BUNDLED_MODEL)).name, finished)
+            say(f"{finished} ended requests after {monotonic() - filling:.0f} s")
+        began, options = monotonic(), ServiceOptions(size, "40MiB", paced=machine, database_url=url)
+        with fresh_service(policy, options) as (service, state_dir):
+            add_process(state_dir, "postgres", postgres_pid)
+            start_s = monotonic() - began
+            say(f"{size} workers: started in {start_s:.0f} s")
+            Event().wait(SETTLE_S)
+            began_with = process_ids(state_dir)
+            fleet = psutil.Process(began_with["paced-workers"]).children()
+            run = measure(service, state_dir, arrivals, size)
+            own_mib = statistics.mean(worker.memory_full_info().uss for worker in fleet) / MIB
+            for worker in fleet:  # killed, because stopping 64 workers in the regular way took 27 s
+                worker.kill()
+            ended = {name for name, pid in process_ids(state_dir).items() if began_with[name] != pid}
+            for name in ended:  # restarted programs: the CPU time of the first process is lost
+                run["cpu_ms_a_request"].pop(name)
+            return {"start_s": round(start_s, 1), "worker_mib": round(own_mib, 1), "ended": sorted(ended), **run}
 
 
 def measure(service: RunningService, state_dir: Path, arrivals: list[DemoArrival], workers: int) -> Json:

@@ -91,7 +91,7 @@ class PacedEngine:
         self._log = step_log or StepLog()
         self._rows: list[PacedRow] = []
         self._ends_at = 0.0  # the instant at which the current step ends, or the last one ended
-        self._figures = NOTHING
+        self._figures = RunFigures()
         self.max_positions, self.prefilled_layers = max_positions, 0
 
     def run(
@@ -225,7 +225,7 @@ class PacedEngine:
         self._pause(self._ends_at - now)
 
     def _reset(self, length: int) -> None:
-        self._figures = replace(NOTHING, length=length)
+        self._figures = RunFigures(length=length)
 
     def _count(self, valid: int, invalid: int, kv: int) -> None:
         before = self._figures
@@ -238,6 +238,3 @@ class PacedEngine:
             invalid_tokens=before.invalid_tokens + invalid,
             peak_kv_bytes=max(before.peak_kv_bytes, kv * self._machine.memory.delta_bytes),
         )
-
-
-NOTHING = RunFigures(0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0)

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import Connection, text
 
+from benchmarks.live.fresh_service import of_variant
 from benchmarks.published_costs import Machine
-from cli.hosting.service_access import VARIANTS
 from scheduling.chosen_parameters import PUBLISHED_THRESHOLD
 from scheduling.request import Request
 from scheduling.sharing.policy_factory import PolicySettings, make_policy
@@ -119,7 +119,7 @@ def compared(
     ]
     threshold = PUBLISHED_THRESHOLD if policy == "magnus-published" else None
     settings = PolicySettings(1024, 1024, threshold, slice_tokens=None, reserves_upper=threshold is None)
-    policy_object = make_policy(VARIANTS.get(policy, ("fusion" if policy == "oracle" else policy, {}))[0], settings)
+    policy_object = make_policy(of_variant(policy)[0], settings)
     fleet = [Instance(f"w{number}", machine.memory) for number in range(workers)]
     tick_s = TICK_S if policy_object.mode == "continuous" else 0.0
     costs = EngineCosts(machine.curves, headroom=headroom)

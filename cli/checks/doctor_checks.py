@@ -28,7 +28,7 @@ from inference.remote.server_tokens import is_server, load_request_tokens
 from models.connections.connection_slots import MOST_OF, connection_shortage
 from models.connections.database_errors import GRANT, explain
 from models.connections.schema_state import schema_state
-from models.connections.session import is_pooled, make_engine
+from models.connections.session import brief_engine, is_pooled
 from models.schema_upgrade import hazards, server_version, unreadable_tables
 from models.upkeep.invariants import INVARIANTS, OF_PROCESSES, SHOWN, violations
 from settings import Settings
@@ -50,7 +50,7 @@ class Finding:
 
 def findings(settings: Settings) -> Iterator[Finding]:
     """Yields the result of each check, in the order in which `magnus up` depends on them."""
-    yield _python()
+    yield Finding("Python", ".".join(map(str, sys.version_info[:3])))
     yield from (_binary("Postgres wheel", lambda: postgres_binaries() / "postgres"), _binary("broker", valkey_binary))
     yield _state_dir(settings.state_dir)
     running = running_service(settings.state_dir)
@@ -65,14 +65,6 @@ def findings(settings: Settings) -> Iterator[Finding]:
     yield from _model(settings)
     yield _dtype(settings)
     yield from _torch([] if running else list(startup_checks.missing_extras(settings)))
-
-
-def _python() -> Finding:
-    version = ".".join(map(str, sys.version_info[:3]))
-    remedy = (
-        None if sys.version_info >= (3, 11) else "Magnus needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"
-    )
-    return Finding("Python", version, remedy)
 
 
 def _binary(check: str, find: Callable[[], Path]) -> Finding:
@@ -133,19 +125,17 @@ def _database(url: str | None, lease_s: float) -> Iterator[Finding]:
     if url is None:
         yield Finding("Postgres", "an embedded one, started by `magnus up`")
         return
-    engine = make_engine(url, pool_size=1, name="magnus doctor")
     try:
-        with engine.connect() as connection:
+        with brief_engine(url, "magnus doctor") as engine, engine.connect() as connection:
             yield from _server(connection)
             schema = schema_state(connection)
             yield Finding("schema", schema.described, schema.problem)
             if schema.problem is None:
-                yield from _rights(connection)
+                if lacking := unreadable_tables(connection):
+                    yield Finding("rights", f"none on {', '.join(lacking)}", GRANT)
                 yield from _invariants(connection, lease_s)
     except SQLAlchemyError as error:
         yield split_finding("Postgres", explain(error))
-    finally:
-        engine.dispose()
 
 
 def _server(connection: Connection) -> Iterator[Finding]:
@@ -157,12 +147,6 @@ def _server(connection: Connection) -> Iterator[Finding]:
     yield split_finding("connections", shortage, "enough for a process of each kind")
     if is_pooled(connection):
         yield Finding("pooler", "one is in between: no prepared statements, and each transaction brings its settings")
-
-
-def _rights(connection: Connection) -> Iterator[Finding]:
-    lacking = unreadable_tables(connection)
-    if lacking:
-        yield Finding("rights", f"none on {', '.join(lacking)}", GRANT)
 
 
 def _invariants(connection: Connection, lease_s: float) -> Iterator[Finding]:

@@ -28,7 +28,7 @@ def model_findings(settings: Settings) -> Iterator[Finding]:
     unserved = list(adapter_problems(settings))
     adapters = {} if settings.adapters is None or unserved else read_adapters(str(settings.adapters))
     missing = list(device_problems(settings.devices))
-    device = torch.device("cpu" if missing else _first_device(settings.devices))
+    device = torch.device("cpu" if missing else chosen_device(settings.devices.partition(",")[0].strip()))
     try:
         outline = outline_model(settings.model, device, settings.dtype, adapters.values())
     except ShownByLoading as error:
@@ -54,10 +54,6 @@ def model_findings(settings: Settings) -> Iterator[Finding]:
         yield split_finding("devices", each)
     if outline is not None and not missing:
         yield from _memory(settings, outline, device)
-
-
-def _first_device(devices: str) -> str:
-    return chosen_device(devices.partition(",")[0].strip())
 
 
 def _as_served(settings: Settings, outline: ModelOutline) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from cli.api_client import Client, Json
 from cli.checks.startup_checks import with_engines
 from cli.demo.demo_comparison import compare_real, compare_toy, print_comparison
 from cli.demo.demo_run import run_workload
-from cli.demo.demo_service import DemoService, empty_state_dir, own_service
+from cli.demo.demo_service import DemoService, own_service
 from cli.demo.demo_workload import (
     TRAINING_EXAMPLES,
     DemoArrival,
@@ -28,11 +28,11 @@ from cli.demo.demo_workload import (
 from cli.demo.run_report import WHOLE, WHOLE_OR_CUT_OFF, print_report
 from cli.hosting.service_access import POLICIES, VARIANTS, service_options, settings_with
 from cli.hosting.service_files import api_address, running_service
+from cli.hosting.state_lock import emptied
 from cli.hosting.supervisor import stop_signals
 from cli.option_types import CommaSeparated
 from cli.output import CommandFailed, make_console
 from inference.remote.server_errors import ServerUnusable
-from settings import Settings
 
 RATE = 240.0  # requests a second: keeps two CPU workers busy with 8.7 rows each (measured; 2.2 at half the rate)
 REQUESTS = 240  # two CPU workers answer them in a few seconds
@@ -105,7 +105,8 @@ def demo(
     if real and not engines:
         options += ("--kv-budget", REAL_KV_BUDGET)
     console = make_console()
-    directory = None if settings.url else state_dir or empty_state_dir(settings)
+    # an own service begins empty, because requests of an earlier demo would be answered first
+    directory = None if settings.url else state_dir or emptied(settings.state_dir.resolve() / "demo")
     try:
         with interruptible():
             if compared and directory is not None:
@@ -117,7 +118,11 @@ def demo(
                     figures = compare_toy(console, compared, directory, requests, rate, seed)
             else:
                 arrivals = _arrivals(real, requests, rate, seed)
-                service = _service(settings, console, directory, policy, options, arrivals, real, seed)
+                if directory is None:
+                    service: AbstractContextManager[tuple[str, str]] = nullcontext(api_address(settings))
+                else:  # the answers of a real model are not known in advance
+                    examples = () if real else tuple(training_examples(TRAINING_EXAMPLES, arrivals, seed))
+                    service = own_service(console, directory, policy, DemoService(options, examples))
                 with service as address, Client(*address) as client:
                     answered = WHOLE_OR_CUT_OFF if real else WHOLE
                     figures = run_workload(console, client, arrivals, answered, show_answers=real)
@@ -147,26 +152,6 @@ def _arrivals(real: bool, requests: int | None, rate: float | None, seed: int) -
     if real:
         return real_arrivals(requests or len(real_requests()), rate or REAL_RATE, seed)
     return poisson_arrivals(requests or REQUESTS, rate or RATE, seed)
-
-
-def _service(
-    settings: Settings,
-    console: Console,
-    directory: Path | None,
-    policy: str | None,
-    options: tuple[str, ...],
-    arrivals: list[DemoArrival],
-    real: bool,
-    seed: int,
-) -> AbstractContextManager[tuple[str, str]]:
-    """Return the running service if `directory` is None, else one of the demo's own in `directory`.
-
-    With a real model the length predictor is not pretrained, because the answers are not known in advance.
-    """
-    if directory is None:
-        return nullcontext(api_address(settings))
-    examples = () if real else tuple(training_examples(TRAINING_EXAMPLES, arrivals, seed))
-    return own_service(console, directory, policy, DemoService(options, examples))
 
 
 def _end(console: Console, figures: Json, last: bool) -> None:

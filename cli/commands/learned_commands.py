@@ -32,17 +32,6 @@ from settings import Settings
 KIND = "length"  # the kind of model version under which the trainer, too, publishes length predictors
 
 
-class TooFewExamples(Exception):
-    """There are too few examples to train a predictor, or too few held out to judge it."""
-
-    def __init__(self, examples: int) -> None:
-        self.examples = examples
-        super().__init__(
-            f"{examples} examples are too few: training takes {FEWEST_TRAINING} of different texts, "
-            f"and about one text in five is held out to judge it, at least {FEWEST_HELD_OUT}"
-        )
-
-
 def pretrain(
     transaction: Callable[[], AbstractContextManager[Connection]],
     examples: Iterable[Example],
@@ -54,7 +43,8 @@ def pretrain(
     """Fit the configured predictor, and publish it unless the version in service is better or `force` is given.
 
     The examples count as requests of `tenant`, because an application's lengths are learned for each tenant apart. No
-    transaction is open during the fit: it may take longer than Postgres lets a transaction idle. Raises TooFewExamples.
+    transaction is open during the fit: it may take longer than Postgres lets a transaction idle. Raises CommandFailed
+    if there are too few examples to train a predictor, or too few held out to judge it.
     """
     prompt_format = load_request_tokens(settings.model, settings.engine_key_text)
     outcomes = [_outcome(example, tenant, prompt_format, settings.assumed_output_tokens) for example in examples]
@@ -64,7 +54,10 @@ def pretrain(
     current: LengthPredictor | None = load(active.stored, active.sha256) if active else None
     candidate = refit(current, fresh, outcomes, since=-1.0, now=0.0, bounds=bounds_of(settings.predictor))
     if candidate is None:
-        raise TooFewExamples(len(outcomes))
+        raise CommandFailed(
+            f"{len(outcomes)} examples are too few: training takes {FEWEST_TRAINING} of different texts, "
+            f"and about one text in five is held out to judge it, at least {FEWEST_HELD_OUT}"
+        )
     if candidate.publish or force:
         stored = dump(candidate.model)
         with transaction() as connection:
@@ -112,8 +105,6 @@ def train(data: IO[str], tenant: str, force: bool, as_json: bool, state_dir: Pat
     examples = list(read_examples(data))
     try:
         candidate = pretrain(partial(transaction, state_dir), examples, settings, tenant=tenant, force=force)
-    except TooFewExamples as error:
-        raise CommandFailed(str(error)) from error
     except (NeedsModel, UnusableEncoder) as error:
         raise WrongSetting(str(error)) from error
     published = candidate.publish or force

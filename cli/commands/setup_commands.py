@@ -14,7 +14,7 @@ from cli.output import CommandFailed, Unreachable
 from models import schema_upgrade
 from models.connections import schema_state
 from models.connections.database_errors import explain
-from models.connections.session import make_engine
+from models.connections.session import brief_engine
 
 LOOK_AGAIN_S = 2.0  # seconds between two looks at a Postgres that does not answer; not tuned
 
@@ -66,17 +66,17 @@ def migrate(check: bool, role: str | None, revision: str | None, wait: bool, sta
 
 def _await_database(url: str) -> None:
     """Returns once Postgres answers; prints each new reason why it does not."""
-    engine, said = make_engine(url, pool_size=1, name="magnus migrate"), ""
-    while True:
-        try:
-            engine.connect().close()
-            break
-        except OperationalError as error:
-            if (reason := explain(error)) != said:
-                click.echo(f"waiting for Postgres: {reason}", err=True)
-                said = reason
-        time.sleep(LOOK_AGAIN_S)
-    engine.dispose()
+    said = ""
+    with brief_engine(url, "magnus migrate") as engine:
+        while True:
+            try:
+                with engine.connect():
+                    return
+            except OperationalError as error:
+                if (reason := explain(error)) != said:
+                    click.echo(f"waiting for Postgres: {reason}", err=True)
+                    said = reason
+            time.sleep(LOOK_AGAIN_S)
 
 
 @click.command()

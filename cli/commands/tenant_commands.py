@@ -26,6 +26,16 @@ LONGEST_DAYS = 36_500  # a century; Postgres would hold more
 MOST, MOST_TOKENS = 2**31 - 1, 2**62  # greatest limits that the columns hold
 LIGHTEST, HEAVIEST = 0.001, 1000.0  # any bounds work that keep the lightest tenant's share above rounding errors
 DEFAULT = "default"
+LIMITS = {  # each with its title
+    "weight": "weight",
+    "requests_per_minute": "requests a minute",
+    "queued_requests": "queued requests",
+    "queued_tokens": "queued tokens",
+    "priority_requests": "priority requests",
+    "generated_tokens_per_minute": "generated tokens a minute",
+    "gpu_seconds_per_minute": "GPU-seconds a minute",
+    "budget": "budget",
+}
 
 
 class Expiry(click.ParamType[datetime | timedelta]):
@@ -217,19 +227,8 @@ def set_(opened: Session, name: str, **given: Any) -> dict[str, Any]:
 
 
 def _tenants_table(tenants: list[dict[str, Any]]) -> Table:
-    columns = (
-        "tenant",
-        "weight",
-        "requests a minute",
-        "queued requests",
-        "queued tokens",
-        "priority requests",
-        "generated tokens a minute",
-        "GPU-seconds a minute",
-        "budget",
-    )
     rows = ((None if value is None else _shown(value) for value in facts.values()) for facts in tenants)
-    return table(columns, rows)
+    return table(("tenant", *LIMITS.values()), rows)
 
 
 @tenant.command("list")
@@ -282,17 +281,7 @@ def _number(weight: float | None) -> float | None:
 
 
 def _tenant_facts(one: StoredTenant) -> dict[str, Any]:
-    limits = (
-        "weight",
-        "requests_per_minute",
-        "queued_requests",
-        "queued_tokens",
-        "priority_requests",
-        "generated_tokens_per_minute",
-        "gpu_seconds_per_minute",
-        "budget",
-    )
-    return {"tenant": one.name, **{name: getattr(one, name) for name in limits}}
+    return {"tenant": one.name, **{name: getattr(one, name) for name in LIMITS}}
 
 
 def _shown(value: Any) -> str:

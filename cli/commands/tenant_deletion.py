@@ -5,7 +5,7 @@ from time import monotonic, sleep
 from sqlalchemy import Engine
 
 from cli.output import CommandFailed
-from models.connections.session import make_sessions
+from models.connections.session import in_transaction, make_sessions
 from models.upkeep import tenant_removal
 
 # A worker ends a cancelled request with its next heartbeat, in seconds; a lost worker's lease ends in 15 s. Not tuned.
@@ -21,12 +21,14 @@ def delete_tenant(engine: Engine, tenant: str, *, cancel: bool) -> None:
     """
     give_up_at = monotonic() + WAIT_S
     while monotonic() < give_up_at:
-        deleted = _delete_what_can_be(engine, tenant, cancel)
+        with make_sessions(engine)() as session:
+            while cancel and tenant_removal.cancel_some(session, tenant):
+                pass
+        deleted = sum(_delete_all(engine, tenant, table) for table in tenant_removal.PARTS)
         with make_sessions(engine)() as session:
             left = tenant_removal.holdings(session, tenant).unfinished_requests
         if not deleted and not left:
-            with engine.begin() as connection:
-                tenant_removal.end(connection, tenant)
+            in_transaction(engine, tenant_removal.end)(tenant)
             return
         sleep(LOOK_AGAIN_S)
     option = "" if cancel else " with --cancel"
@@ -35,19 +37,8 @@ def delete_tenant(engine: Engine, tenant: str, *, cancel: bool) -> None:
     )
 
 
-def _delete_what_can_be(engine: Engine, tenant: str, cancel: bool) -> int:
-    """Returns the number of deleted rows."""
-    with make_sessions(engine)() as session:
-        while cancel and tenant_removal.cancel_some(session, tenant):
-            pass
-    return sum(_delete_all(engine, tenant, table) for table in tenant_removal.PARTS)
-
-
 def _delete_all(engine: Engine, tenant: str, table: str) -> int:
-    total = 0
-    while True:
-        with engine.begin() as connection:
-            deleted = tenant_removal.delete_some(connection, tenant, table)
-        if not deleted:
-            return total
+    total, delete_some = 0, in_transaction(engine, tenant_removal.delete_some)
+    while deleted := delete_some(tenant, table):
         total += deleted
+    return total

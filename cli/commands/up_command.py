@@ -18,8 +18,8 @@ from cli.checks import startup_checks
 from cli.checks.startup_checks import with_engines
 from cli.fetching.gguf_directories import convert_once
 from cli.hosting import process_commands
-from cli.hosting.child_process import ChildProgram, ProgramFailed, SettingRefused
-from cli.hosting.embedded_servers import UnusableDirectory, create_database, embedded_broker, embedded_postgres
+from cli.hosting.child_process import ChildProgram
+from cli.hosting.embedded_servers import create_database, embedded_broker, embedded_postgres
 from cli.hosting.readiness import api_is_ready, worker_is_alive
 from cli.hosting.service_access import POLICIES, settings_with, state_dir_option
 from cli.hosting.service_files import (
@@ -31,7 +31,6 @@ from cli.hosting.service_files import (
     read_secret,
     write_secret,
 )
-from cli.hosting.state_lock import AlreadyRunning
 from cli.hosting.supervisor import Stopped, Supervisor
 from cli.hosting.worker_devices import cpu_workers, gpu_count, threads_each, worker_devices
 from cli.output import CommandFailed, Unreachable, WrongSetting, json_option, print_result
@@ -41,7 +40,7 @@ from models import planner_state
 from models.connections.connection_slots import MOST_OF, connection_shortage
 from models.connections.database_errors import explain
 from models.connections.schema_state import schema_state
-from models.connections.session import make_engine, make_sessions
+from models.connections.session import brief_engine, make_sessions
 from models.schema_upgrade import UnusableSchema, upgrade
 from models.tenants import api_keys
 from models.tenants.api_keys import Scope
@@ -90,9 +89,9 @@ def up(as_json: bool, policy: str | None, engines: tuple[str, ...], **options: A
                 forget_service(state_dir)
     except Stopped:
         pass
-    except (ServerUnusable, SettingRefused) as error:
+    except ServerUnusable as error:
         raise WrongSetting(str(error)) from error
-    except (AlreadyRunning, ProgramFailed, UnusableDirectory, UnusableSchema) as error:
+    except UnusableSchema as error:
         raise CommandFailed(str(error)) from error
     except OSError as error:  # a file with the directory's name, no right to write, a full or read-only disk
         where = error.filename or state_dir
@@ -142,13 +141,10 @@ def _start_service(
         dashboard_user=DASHBOARD_USER,
         dashboard_password=password.get_secret_value(),
     )
-    engine = make_engine(database_url, pool_size=1, name="magnus up")
-    try:
+    with brief_engine(database_url, "magnus up") as engine:
         new_key = _create_first_key(engine, state_dir)
         _put_policy_in_force(engine, settings.policy, overwrite=overwrite_policy)
         _start_processes(supervisor, settings, service, engine)
-    finally:
-        engine.dispose()
     return service, new_key
 
 
@@ -169,14 +165,10 @@ def _start_servers(supervisor: Supervisor, settings: Settings, state_dir: Path) 
 
 def _prepare_schema(database_url: str) -> None:
     """Upgrade the schema unless it is new enough: the service's role then needs no right to change tables."""
-    engine = make_engine(database_url, pool_size=1, name="magnus up")
-    try:
-        with engine.connect() as connection:
-            behind = not (state := schema_state(connection)).current and (state.known or state.revision is None)
-            if not behind and state.problem is not None:
-                raise CommandFailed(state.problem)
-    finally:
-        engine.dispose()
+    with brief_engine(database_url, "magnus up") as engine, engine.connect() as connection:
+        behind = not (state := schema_state(connection)).current and (state.known or state.revision is None)
+        if not behind and state.problem is not None:
+            raise CommandFailed(state.problem)
     if behind:
         upgrade(database_url)
 

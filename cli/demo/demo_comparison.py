@@ -10,7 +10,7 @@ from rich.table import Table
 
 from cli.api_client import Client, Json
 from cli.demo.demo_run import run_workload, send_and_wait
-from cli.demo.demo_service import DemoService, empty_directory, own_service
+from cli.demo.demo_service import DemoService, own_service
 from cli.demo.demo_workload import (
     TRAINING_EXAMPLES,
     DemoArrival,
@@ -21,6 +21,7 @@ from cli.demo.demo_workload import (
     training_examples,
 )
 from cli.demo.run_report import WHOLE, WHOLE_OR_CUT_OFF, shown
+from cli.hosting.state_lock import emptied
 
 # The load of the bundled model in docs/results/live.md: over twice what `vs` serves on two cores, so that there is a
 # queue to order, and a KV cache of six rows of Eq. (1), about as many as on the paper's GPUs. There `vs`, `magnus` and
@@ -55,7 +56,7 @@ def compare_real(
     half = len(instructions) // 2
     console.rule("answers to learn from", align="left")
     teachers = real_arrivals(half, rate, seed, instructions[:half])
-    opened = own_service(console, empty_directory(directory / "answers"), None, DemoService(options, model=model))
+    opened = own_service(console, emptied(directory / "answers"), None, DemoService(options, model=model))
     with opened as address, Client(*address) as client:
         answered = send_and_wait(console, client, teachers, client.stats()["now"])
     examples = tuple(_example(*one) for one in answered if one[1]["usage"] and one[1]["usage"]["output_tokens"])
@@ -82,7 +83,7 @@ def _run_each(
     figures: dict[str, Json] = {}
     for name in policies:
         console.rule(f"{name}, {len(figures) + 1} of {len(policies)}", align="left")
-        opened = own_service(console, empty_directory(directory / name), name, service)
+        opened = own_service(console, emptied(directory / name), name, service)
         with opened as address, Client(*address) as client:
             figures[name] = run_workload(console, client, arrivals, answered)
     return figures

@@ -11,14 +11,11 @@ from typing import Any
 
 from rich.console import Console
 
-from cli.hosting.child_process import ChildProgram, ProgramFailed, SettingRefused, running
+from cli.hosting.child_process import ChildProgram, ProgramFailed, running
 from cli.hosting.process_commands import BIN
 from cli.hosting.readiness import await_ready
 from cli.hosting.service_access import VARIANTS, settings_with
 from cli.hosting.service_files import api_address, keep_private, running_service
-from cli.hosting.state_lock import AlreadyRunning, clear_state_dir
-from cli.output import CommandFailed, WrongSetting
-from settings import Settings
 
 
 @dataclass(frozen=True)
@@ -28,20 +25,6 @@ class DemoService:
     options: tuple[str, ...] = ()
     examples: tuple[Mapping[str, str | int], ...] = ()
     model: str | None = None  # the model's directory or its server's address; None means the bundled model
-
-
-def empty_state_dir(settings: Settings) -> Path:
-    """Return an empty state directory for this demo, because requests of an earlier demo would be answered first."""
-    return empty_directory(settings.state_dir.resolve() / "demo")
-
-
-def empty_directory(state_dir: Path) -> Path:
-    """Return this directory without the files of a service; raises CommandFailed while one runs in it."""
-    try:
-        clear_state_dir(state_dir)
-    except AlreadyRunning as error:
-        raise CommandFailed(str(error)) from error
-    return state_dir
 
 
 @contextmanager
@@ -66,18 +49,13 @@ def own_service(
     )
     log = state_dir / "up.log"
     log.unlink(missing_ok=True)
-    try:
-        with running(program, log) as process:
-            await_ready(program, process, log)
-            if service.examples:
-                console.print(f"teaching the length predictor {len(service.examples)} other requests …")
-                own = {"MAGNUS_MODEL": service.model} if service.model else {}
-                train_predictor(state_dir, service.examples, environment | own)
-            yield api_address(settings_with(state_dir=state_dir))
-    except SettingRefused as error:
-        raise WrongSetting(str(error)) from error
-    except ProgramFailed as error:
-        raise CommandFailed(str(error)) from error
+    with running(program, log) as process:
+        await_ready(program, process, log)
+        if service.examples:
+            console.print(f"teaching the length predictor {len(service.examples)} other requests …")
+            own = {"MAGNUS_MODEL": service.model} if service.model else {}
+            train_predictor(state_dir, service.examples, environment | own)
+        yield api_address(settings_with(state_dir=state_dir))
 
 
 def train_predictor(

@@ -39,7 +39,7 @@ class KnownModel:
 
     def directory(self, state_dir: Path) -> Path:
         """Return the directory into which the model is fetched by default."""
-        return models_dir(state_dir) / self.name
+        return state_dir / "models" / self.name
 
     def record(self, directory: Path) -> dict[str, Any]:
         """Return the record of a converted model: its origin, and the size of each file by name."""
@@ -60,11 +60,6 @@ class KnownModel:
             return bool(json.loads((directory / RECORD).read_text()) == self.record(directory))
         except (OSError, ValueError):
             return False
-
-
-def models_dir(state_dir: Path) -> Path:
-    """Return the folder of fetched models in a state directory."""
-    return state_dir / "models"
 
 
 # The package that reads GGUF files. Only a conversion installs it, because the service itself reads no such files.

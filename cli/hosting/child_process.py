@@ -17,6 +17,7 @@ import psutil
 from cli.entry_point import OUR_MODULES
 from cli.hosting.cpu_waits import cpu_waits
 from cli.hosting.signs_of_life import Asking, Pipe, Question, Silence
+from cli.output import CommandFailed, WrongSetting
 from processes.signs_of_life import PULSE_FD
 
 LAUNCH = OUR_MODULES / "processes" / "launch.py"  # run by path, because `python -I -S` finds no package of ours
@@ -24,26 +25,22 @@ SAID_BY_US = ("magnus: ", "Error: ")  # beginnings of the error line that our co
 LOG_LINES_SHOWN = 8  # last lines of a failed program's log, enough for the end of a traceback
 
 
-class ProgramFailed(Exception):
+class ProgramFailed(CommandFailed):
     """A child ended, or did not become ready in time; the message has the last lines of its log."""
 
     def __init__(self, name: str, what: str, log: Path) -> None:
-        self.name, self.log = name, log
         lines = log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:] if log.exists() else []
         end = f"the end of {log}:" if lines else f"it wrote nothing into {log}"
         super().__init__("\n".join([f"{name} {what}; {end}", *(f"    {line}" for line in lines)]))
 
 
-class SettingRefused(ProgramFailed):
+class SettingRefused(WrongSetting):
     """A child ended because it cannot use a setting or a model; the message is its log's line that says so."""
 
-    STATUS = 2  # the exit status of our commands in that case
-
     def __init__(self, name: str, log: Path) -> None:
-        self.name, self.log = name, log
         said = [line for line in log.read_text(errors="replace").splitlines() if line.startswith(SAID_BY_US)]
         why = said[-1].partition(": ")[2] if said else f"see {log}"
-        Exception.__init__(self, why if why.startswith(("worker-", "engine-")) else f"{name}: {why}")
+        super().__init__(why if why.startswith(("worker-", "engine-")) else f"{name}: {why}")
 
 
 @dataclass(frozen=True)

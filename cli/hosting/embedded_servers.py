@@ -23,7 +23,8 @@ from psycopg import sql
 from cli.hosting.child_process import ChildProgram, running
 from cli.hosting.readiness import await_ready, broker_answers, postgres_answers
 from cli.hosting.signs_of_life import ALIVE_WITHIN_S, postgres_question, redis_question
-from cli.hosting.traversal import NotPassable, let_traverse
+from cli.hosting.traversal import let_traverse
+from cli.output import CommandFailed
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,6 @@ def wheel_directory(package: str) -> Path:
 DATABASE = "magnus"  # any name that Postgres does not use itself works; service.json has it in its URLs
 POSTGRES_VERSION = "18"  # the wheel's major version, which cannot open data directories of another one
 MAX_SOCKET_PATH_BYTES = 100  # Linux allows 107 bytes, macOS 103
-NOT_DURABLE = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
 # 500 connections are enough for a few from each of a hundred workers, which may be on other hosts, and for the web
 # process and every other process; a connection that is not used costs nothing. JIT compilation costs more than it
 # saves on statements as short as ours. Not tuned.
@@ -64,15 +64,8 @@ NOT_DURABLE = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": 
 SERVER_SETTINGS = {"listen_addresses": "", "max_connections": "500", "jit": "off", "log_min_messages": "log"}
 
 
-class UnusableDirectory(Exception):
-    """A directory that Postgres cannot run in, with the reason and what to do."""
-
-
-def embedded_postgres(directory: Path, *, durable: bool = True) -> EmbeddedServer:
-    """Prepare a Postgres in `directory` for this user alone; raises UnusableDirectory.
-
-    A Postgres that is not `durable` is faster, but loses data in a power failure.
-    """
+def embedded_postgres(directory: Path) -> EmbeddedServer:
+    """Prepare a Postgres in `directory` for this user alone; raises CommandFailed if it cannot run there."""
     directory = directory.resolve()
     binaries = postgres_binaries()
     data = directory / "data"
@@ -83,18 +76,15 @@ def embedded_postgres(directory: Path, *, durable: bool = True) -> EmbeddedServe
     if user is not None:
         for owned in (data, sockets):
             os.chown(owned, *user)
-        try:
-            let_traverse(user, data, sockets, binaries / "postgres")
-        except NotPassable as error:
-            raise UnusableDirectory(str(error)) from error
+        let_traverse(user, data, sockets, binaries / "postgres")
     if not (data / "PG_VERSION").exists():
         _initdb(binaries / "initdb", data, user)
     elif (version := (data / "PG_VERSION").read_text().strip()) != POSTGRES_VERSION:
-        raise UnusableDirectory(
+        raise CommandFailed(
             f"{data} was made by Postgres {version}, this is {POSTGRES_VERSION}; dump it there, load it here"
         )
     _remove_stale_lock(data)
-    settings = SERVER_SETTINGS | {"unix_socket_directories": str(sockets)} | ({} if durable else NOT_DURABLE)
+    settings = SERVER_SETTINGS | {"unix_socket_directories": str(sockets)}
     options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
     url = f"postgresql://postgres@/{{}}?host={sockets}"
     program = ChildProgram(
@@ -158,7 +148,7 @@ def _initdb(initdb: Path, data: Path, user: tuple[int, int] | None) -> None:
         start_new_session=True,
     )
     if done.returncode != 0:
-        raise UnusableDirectory(f"no Postgres cluster could be made in {data}: {done.stderr.strip()}")
+        raise CommandFailed(f"no Postgres cluster could be made in {data}: {done.stderr.strip()}")
 
 
 def _socket_directory(directory: Path) -> Path:
@@ -170,7 +160,7 @@ def _socket_directory(directory: Path) -> Path:
     sockets.mkdir(mode=0o700, exist_ok=True)
     found = sockets.lstat()
     if not stat.S_ISDIR(found.st_mode) or (os.geteuid() != 0 and found.st_uid != os.geteuid()):
-        raise UnusableDirectory(f"{sockets} belongs to somebody else; choose another --state-dir")
+        raise CommandFailed(f"{sockets} belongs to somebody else; choose another --state-dir")
     return sockets
 
 
@@ -180,11 +170,9 @@ def _unprivileged_owner(data: Path) -> tuple[int, int]:
     if owner.st_uid != 0:
         return owner.st_uid, owner.st_gid
     for name in ("postgres", "nobody"):
-        try:
+        with suppress(KeyError):
             entry = pwd.getpwnam(name)
-        except KeyError:
-            continue
-        return entry.pw_uid, entry.pw_gid
+            return entry.pw_uid, entry.pw_gid
     return 65534, 65534  # the kernel's overflow user, `nobody` on most systems
 
 

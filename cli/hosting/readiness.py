@@ -39,7 +39,7 @@ def await_ready(
     say_at = began + say_every_s
     while not interrupted() and not program.ready():
         if process.poll() is not None:
-            if process.returncode == SettingRefused.STATUS:
+            if process.returncode == SettingRefused.exit_code:
                 raise SettingRefused(program.name, log)
             raise ProgramFailed(program.name, f"ended with {_status(process.returncode)}", log)
         if (now := time.monotonic()) > began + program.ready_within_s:

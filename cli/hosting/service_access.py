@@ -16,7 +16,7 @@ from cli.hosting import command_audit
 from cli.hosting.service_files import api_address, database_url
 from cli.output import CommandFailed, Unreachable
 from models.connections.database_errors import explain
-from models.connections.session import make_engine, make_sessions
+from models.connections.session import brief_engine, make_sessions
 from settings import PolicyName, Settings, read_settings
 
 POLICIES: tuple[str, ...] = get_args(PolicyName)  # choices of --policy
@@ -82,15 +82,13 @@ def with_session(command: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def database(state_dir: Path | None) -> Iterator[Engine]:
     """Yields the configured database or that of `state_dir`; raises Unreachable, CommandFailed."""
-    engine = make_engine(database_url(settings_with(state_dir=state_dir)), pool_size=1, name="magnus command")
     try:
-        yield engine
+        with brief_engine(database_url(settings_with(state_dir=state_dir)), "magnus command") as engine:
+            yield engine
     except OperationalError as error:
         raise Unreachable(explain(error)) from error
     except ProgrammingError as error:
         raise CommandFailed(explain(error)) from error
-    finally:
-        engine.dispose()
 
 
 @contextmanager

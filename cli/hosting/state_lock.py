@@ -5,20 +5,15 @@ import os
 import shutil
 from pathlib import Path
 
+from cli.output import CommandFailed
 
-class AlreadyRunning(Exception):
+
+class AlreadyRunning(CommandFailed):
     """Another supervisor has the lock of this state directory."""
 
-    def __init__(self, state_dir: Path, pid: str) -> None:
-        self.state_dir, self.pid = state_dir, pid
-        super().__init__(
-            f"Magnus is already running in {state_dir} (process {pid or 'unknown'}); "
-            "stop it first, or choose another --state-dir"
-        )
 
-
-def clear_state_dir(state_dir: Path) -> None:
-    """Delete everything in a state directory but its lock; raises AlreadyRunning while a supervisor has it locked."""
+def emptied(state_dir: Path) -> Path:
+    """Return a state directory with nothing in it but its lock; raises AlreadyRunning while a supervisor has that."""
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = lock_state_dir(state_dir)
     try:
@@ -29,6 +24,7 @@ def clear_state_dir(state_dir: Path) -> None:
                 entry.unlink()
     finally:
         os.close(lock)
+    return state_dir
 
 
 def lock_state_dir(state_dir: Path) -> int:
@@ -39,7 +35,10 @@ def lock_state_dir(state_dir: Path) -> int:
     except BlockingIOError:
         pid = os.read(descriptor, 32).decode().strip()
         os.close(descriptor)
-        raise AlreadyRunning(state_dir, pid) from None
+        raise AlreadyRunning(
+            f"Magnus is already running in {state_dir} (process {pid or 'unknown'}); "
+            "stop it first, or choose another --state-dir"
+        ) from None
     os.ftruncate(descriptor, 0)
     os.write(descriptor, f"{os.getpid()}\n".encode())
     return descriptor

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Self
 
 import psutil
@@ -113,7 +113,7 @@ class Supervisor:
     def __enter__(self) -> Self:
         self.logs.mkdir(parents=True, exist_ok=True)
         self._lock = lock_state_dir(self.state_dir)
-        self._handlers = {number: signal.signal(number, self._on_signal) for number in stop_signals()}
+        self._handlers = {number: signal.signal(number, lambda *_: self._stopping.set()) for number in stop_signals()}
         try:
             self._stop_survivors()
             self._write_processes()
@@ -233,9 +233,6 @@ class Supervisor:
 
     def _children(self) -> list[Child]:
         return [child for group in self._groups for child in group]
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._stopping.set()
 
     def _write_processes(self) -> None:
         listing = [

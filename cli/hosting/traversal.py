@@ -10,6 +10,8 @@ import struct
 import sys
 from pathlib import Path
 
+from cli.output import CommandFailed
+
 ACL = "system.posix_acl_access"  # the extended attribute; its layout is fixed by the kernel, see acl(5)
 VERSION, ENTRY = struct.Struct("<I"), struct.Struct("<HHI")  # the version; an entry's tag, permissions, id
 USER_OBJ, USER, GROUP_OBJ, MASK, OTHER = 0x01, 0x02, 0x04, 0x10, 0x20
@@ -17,7 +19,7 @@ NO_ID = 0xFFFFFFFF
 TRAVERSE = 1  # the x bit: pass through, without listing
 
 
-class NotPassable(Exception):
+class NotPassable(CommandFailed):
     """Another user must pass through a directory whose file system has no access control lists."""
 
     def __init__(self, directory: Path, uid: int) -> None:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from inference.embedding.text_model import TextModel
 from inference.embedding.vectors import LITTLE_ENDIAN, Vectors
-from inference.remote.row_stream import BUSY
+from inference.remote.row_stream import BUSY, REFUSED
 from inference.remote.server_errors import (
     MOST_LOSSES,
     RowRefused,
@@ -22,7 +22,6 @@ from inference.remote.server_errors import (
 from inference.remote.server_probe import base_url, listed_model
 
 CHECK_S = 1.0  # seconds between two trials of a server that was lost. Not tuned
-REFUSED = frozenset({400, 413, 422})
 
 
 class _Item(BaseModel):

@@ -90,12 +90,13 @@ def read_text_model(name: str, directory: str) -> TextModel:
         scores_pairs = any(str(one).endswith("ForSequenceClassification") for one in config.get("architectures") or ())
         if scores_pairs and len(config.get("id2label", ("no", "yes"))) != 1:
             raise UnreadableModel(directory, "it gives each pair several scores, and reranking needs one")
+        widths = (int(config[name]) for name in SIZES if config.get(name))
         return TextModel(
             name,
             directory,
             scores_pairs,
             _max_tokens(directory, config),
-            None if scores_pairs else _dimensions(directory, modules, _width(config)),
+            None if scores_pairs else _dimensions(directory, modules, next(widths)),
             "" if scores_pairs else _prefix(directory),
             load_tokenizer(directory).tokenizer,
             IsolatedCalls("inference.embedding.text_model:token_counter", directory),
@@ -134,11 +135,6 @@ def _max_tokens(directory: str, config: dict[str, Any]) -> int:
     positions = config.get("max_position_embeddings")
     stated = read_json(directory, "tokenizer_config.json").get("model_max_length"), positions
     return int(min(tokens for tokens in stated if tokens is not None and tokens > 0))
-
-
-def _width(config: dict[str, Any]) -> int:
-    """Returns the number of values in a transformer's hidden state."""
-    return next(int(config[name]) for name in SIZES if config.get(name))
 
 
 def _dimensions(directory: str, modules: list[dict[str, Any]], dimensions: int) -> int:

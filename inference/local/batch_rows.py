@@ -1,6 +1,5 @@
 """A row of the running batch in host memory: its tokens so far, its limits, and why it finished."""
 
-from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field, replace
 
 from torch import Tensor
@@ -15,7 +14,6 @@ from inference.local.tokens.format_masks import RowFormat
 from inference.local.tokens.repetition import LoopStops
 from inference.local.tokens.sampling import uniform_numbers
 from inference.local.tokens.thinking_budget import ThinkingBudget, thinking_budget
-from scheduling.batch_partition import groups_by_padding
 from scheduling.request import BACKGROUND_TIERS
 
 # One more forward pass costs as much as this many padding tokens: 45 to 67 with 0.7 M to 30 M parameters, as measured.
@@ -112,10 +110,6 @@ class BatchRow:
         """The number of tokens that passes must still compute before the row generates like the others."""
         return 0 if self.joined is None else self.length - self.joined
 
-    def next_part(self, count: int) -> list[int]:
-        """Returns the next `count` tokens that a pass must compute while the row has not joined."""
-        return [*self.token_ids[self.cached_tokens : self.cached_tokens + count]]
-
     def join(self, count: int) -> None:
         """Counts `count` tokens as computed; if none is left, the row has joined."""
         if self.cached_prompt_tokens is None:
@@ -187,13 +181,10 @@ class BatchRow:
         asked = self.sequence.sampling
         if not asked.landing or self.matcher is not None or len(self.generated) < LANDING_FROM * self.limit:
             return False
-        may_end = len(self.generated) >= asked.min_tokens and not asked.ignore_eos
-        return may_end and ends_sentence(detokenizer, self.generated) and not self._thinks(detokenizer)
-
-    def _thinks(self, detokenizer: Detokenizer) -> bool:
-        """Whether the answer so far is thinking, behind which its text is still to come."""
+        if len(self.generated) < asked.min_tokens or asked.ignore_eos or not ends_sentence(detokenizer, self.generated):
+            return False
         said = detokenizer.decode(self.generated, skip_special_tokens=False)
-        return not read_answer(said, self.sequence.answer_form, {}).text
+        return bool(read_answer(said, self.sequence.answer_form, {}).text)  # behind thinking a text is still to come
 
     def _loops(self, stops: LoopStops) -> bool:
         """Whether the answer repeats itself, and no budget will end a thinking that does so; counts the row."""
@@ -258,8 +249,3 @@ def format_refusal(format: JsonFormat | None, problem: str) -> str:
     """Returns the message for a row that cannot be held to its format, with the beginning of its pattern."""
     pattern = format.pattern if format else None
     return f"its {f'pattern {pattern[:200]!r}' if pattern else 'format'} cannot be kept to: {problem}"
-
-
-def group_by_length(rows: Sequence[BatchRow], lengths: Sequence[int]) -> list[list[BatchRow]]:
-    """Groups rows by the lengths[i] tokens that a prefill computes, so that padding costs less than another pass."""
-    return [[rows[index] for index in group] for group in groups_by_padding(lengths, PASS_TOKENS)]

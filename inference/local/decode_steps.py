@@ -95,7 +95,7 @@ class DecodeSteps:
             return self.step(room)  # some row may have ended
         guesses = [] if ahead else guessed_tokens(rows, batch.kv, self._guessing)
         if self._probe is not None:
-            self._probe.before_step(rows, parts)
+            self._probe.before_pass(rows, parts, decodes=True)
         self._follow(_Pass(batch.step(parts, guesses, ahead), [*rows], parts, started, began), ahead)
 
     def read(self) -> Sequence[BatchRow] | None:
@@ -110,8 +110,6 @@ class DecodeSteps:
         last, self._in_flight = self._in_flight, None
         for row in last.unread.rows if last is not None else ():
             row.ahead = 0
-        if self._probe is not None:
-            self._probe.forget()
 
     def _runs_ahead(self, parts: Mapping[int, int]) -> bool:
         """Returns whether the host may read the tokens of the next pass while the pass behind it is computed.
@@ -128,7 +126,11 @@ class DecodeSteps:
         )
 
     def _prefill(self, parts: Mapping[int, int], started: float) -> None:
-        began, ahead = self._clock(), self._runs_ahead({})
+        began, ahead = self._clock(), self._runs_ahead(parts)
+        if not ahead:
+            self.read()
+        if self._probe is not None:
+            self._probe.before_pass(self.batch.rows, parts, decodes=False)
         self._follow(_Pass(self.batch.prefill(parts, ahead), (), parts, started, began), ahead)
 
     def _follow(self, given: _Pass, ahead: bool) -> None:
@@ -149,7 +151,7 @@ class DecodeSteps:
         self._read_at = ended, clock = perf_counter(), self._clock()
         ended_rows, computed_s = self._take_ended(), clock - began
         if self._probe is not None:
-            self._probe.after_step(ended_rows, computed_s if rows else 0.0)
+            self._probe.after_pass(ended_rows, computed_s)
         if rows:
             self._count_step(given, decoded, started, ended, computed_s)
         else:

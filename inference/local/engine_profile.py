@@ -91,7 +91,7 @@ TURNS = 3
 TURNS_WITHIN_S = 6.0  # no turn begins later, so that a worker of a slow model starts soon; not tuned
 
 
-def worthwhile_threads(loaded: LoadedModel, kv_budget_bytes: int, most: int, within_s: float = TURNS_WITHIN_S) -> int:
+def worthwhile_threads(loaded: LoadedModel, kv_budget_bytes: int, most: int) -> int:
     """Returns the fewest threads, at most `most`, whose step takes at most a tolerated multiple of the shortest one.
 
     Changes torch's number of threads. No other engine may hold memory on the device meanwhile.
@@ -101,7 +101,7 @@ def worthwhile_threads(loaded: LoadedModel, kv_budget_bytes: int, most: int, wit
     step_s: dict[int, list[float]] = {threads: [] for threads in halved(most)}
     began = perf_counter()
     for turn in range(TURNS):
-        if turn and perf_counter() - began > within_s:
+        if turn and perf_counter() - began > TURNS_WITHIN_S:
             break
         for threads, measured_s in step_s.items():
             torch.set_num_threads(threads)

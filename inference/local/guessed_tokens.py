@@ -29,8 +29,6 @@ ROUNDS = 4  # the search for the most tokens a second converges in two or three 
 class CopiedText:
     """A row's tokens, the place that its answer seems to copy, and how often the token there came next."""
 
-    __slots__ = ("_behind", "_chances", "_copied", "_followed", "_place", "_tried", "tokens")
-
     def __init__(self, prompt_ids: Sequence[int]) -> None:
         self.tokens: list[int] = []
         self._followed = 0  # the number of the answer's tokens that were added

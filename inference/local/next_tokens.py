@@ -10,12 +10,9 @@ import torch
 from torch import Tensor
 
 from inference.accelerator import copied_to, of_rows, to_device, to_host
-from inference.engine_requests import TokenLogprob
+from inference.engine_requests import LEAST_LOGPROB, TokenLogprob
 from inference.local.batch_rows import BatchRow
 from inference.local.tokens.sampling import below_the_likeliest, greedy, sample
-
-# The log probability of an impossible token: JSON has no infinity, and vLLM has the same bound.
-LEAST_LOGPROB = -9999.0
 
 
 def next_tokens(

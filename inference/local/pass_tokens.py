@@ -41,8 +41,9 @@ def pass_tokens(
     """
     tokens, positions = list[list[int]](), list[list[int]]()
     for index, (row, guess) in enumerate(zip(rows, guesses, strict=True)):
-        own = row.next_part(parts[index]) if index in parts else [row.newest, *guess]
-        at = [*range(row.cached_tokens, row.cached_tokens + len(own))]
+        begun = row.cached_tokens
+        own = [*row.token_ids[begun : begun + parts[index]]] if index in parts else [row.newest, *guess]
+        at = [*range(begun, begun + len(own))]
         if index in parts:
             own, at = [own[-1], *own[:-1]], [at[-1], *at[:-1]]
         tokens.append(own)

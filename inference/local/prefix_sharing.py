@@ -10,10 +10,11 @@ blocks, rows of a model with longrope, whose keys and values do not depend on to
 from collections.abc import Iterable, Sequence
 from itertools import dropwhile
 
-from inference.local.batch_rows import PASS_TOKENS, BatchRow, group_by_length
+from inference.local.batch_rows import PASS_TOKENS, BatchRow
 from inference.local.kv.kv_cache import KvCache
 from inference.local.kv.shared_prefixes import extend_keys, keys_of_parts
 from inference.local.loading.model_loading import LoadedModel
+from scheduling.batch_partition import groups_by_padding
 
 # The most cached tokens, of all rows together, that attention copies in front of a prefill's own tokens: 50 MB a layer
 # for SmolLM2 in float32. Not tuned.
@@ -97,7 +98,8 @@ class PrefixSharing:
             cached = {row: size * (len(shareable[row]) - len(missing[row])) for row in now}
             for rows_together in ([row for row in now if not cached[row]], [row for row in now if cached[row]]):
                 lengths = [len(row.token_ids) - cached[row] for row in rows_together]
-                for group in group_by_length(rows_together, lengths):
+                for indices in groups_by_padding(lengths, PASS_TOKENS):
+                    group = [rows_together[index] for index in indices]
                     most = max(1, MOST_GATHERED // max(1, *(cached[row] for row in group)))
                     groups += [group[at : at + most] for at in range(0, len(group), most)]
             computed = {key for row in now for key in missing[row]}

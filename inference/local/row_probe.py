@@ -1,8 +1,8 @@
-"""Gives a probe, which predicts generation lengths, a middle layer's states of running rows, and the rows that ended.
+"""Gives a probe, which predicts generation lengths, middle layers' states of running rows, and the rows that ended.
 
-A row that joins others is first read when its prompt has been computed, at the prompt's last token; later all rows are
-read every few steps. Beside the steps of a small model readings take long, so rows are read as they join only within a
-share of the steps' time.
+A row is first read when its prompt has been computed, at the prompt's last token; later all rows are read every few
+steps. Beside the passes of a small model readings take long, so rows are read as they join only within a share of the
+passes' time.
 
 A state wider than MOST_VALUES is reduced to as many sums over groups of its values, with random signs, so that a wide
 model does not take more of the probe's memory and time.
@@ -22,7 +22,7 @@ from scheduling.costs import Floats
 from scheduling.request import RowLength
 
 READ_EVERY = 32  # decoding steps; every 16 cost twice the time and ranked rows alike (docs/results/real_lengths.md)
-# Readings of joining rows take at most this share of the steps' time; with the other readings and the fits the bundled
+# Readings of joining rows take at most this share of the passes' time; with the other readings and the fits the bundled
 # model's steps take about 1 % longer. On SmolLM2 a reading takes less (docs/results/real_lengths.md).
 JOINS_SHARE = 0.005
 # The most values of a state. SmolLM2's 576, reduced to 256 or 128, ranked running rows at a tau 0.02 or 0.05 lower.
@@ -57,9 +57,9 @@ class RowProbe:
         self, model: FusedModel, probe: Probe, every: int = READ_EVERY, joins_share: float = JOINS_SHARE
     ) -> None:
         self._middle, self._probe, self._every, self._steps = model.middle_states, probe, every, 0
-        self._joins_share, self._joins_s, self._steps_s = joins_share, 0.0, 0.0
+        self._joins_share, self._joins_s, self._passes_s = joins_share, 0.0, 0.0
         self._joining = False  # whether the rows to read are only joining ones
-        self._read: list[tuple[int, str, tuple[int, int, int, int, int]]] = []  # index, id and figures of rows to read
+        self._read: list[tuple[int, str, tuple[int, int, int, int, int]]] = []  # place in the pass, id, known values
         self._signs: Tensor | None = None  # [hidden, MOST_VALUES], made if a state is wider
 
     @property
@@ -71,35 +71,32 @@ class RowProbe:
         """Return whether the next step's states are read."""
         return (self._steps + 1) % self._every == 0 or bool(self._joined(rows, parts))
 
-    def before_step(self, rows: Sequence[BatchRow], parts: Mapping[int, int]) -> None:
-        """Note the rows that are to be read: all running ones, or those whose prompts end with the step's `parts`."""
-        self._steps += 1
-        self._joining = self._steps % self._every != 0
-        running = [] if self._joining else [index for index, row in enumerate(rows) if row.decodes]
-        chosen = (*running, *self._joined(rows, parts))
-        self._read = [(index, rows[index].sequence.id, _known(rows[index])) for index in chosen]
-        self._middle.wanted = bool(self._read)
+    def before_pass(self, rows: Sequence[BatchRow], parts: Mapping[int, int], decodes: bool) -> None:
+        """Note the rows to read: every few steps those that decode, and those whose prompts end with the `parts`.
 
-    def after_step(self, ended: Sequence[BatchRow], computed_s: float = 0.0) -> None:
-        """Read the rows of the step, whose first columns had each row's newest token, and tell of those that ended.
-
-        The step took `computed_s` by the clock of the device.
+        If the pass decodes no token, it computes the parts alone, and only they have a place in it.
         """
-        if self._middle.wanted and self._middle.kept is not None:
-            clock = clock_of(self._middle.kept.device)
+        self._steps += decodes
+        due, places = decodes and self._steps % self._every == 0, range(len(rows)) if decodes else [*parts]
+        running = [index for index, row in enumerate(rows) if due and row.decodes]
+        chosen, self._joining = [*running, *self._joined(rows, parts)], not running
+        self._read = [(places.index(index), rows[index].sequence.id, _known(rows[index])) for index in chosen]
+        self._middle.wanted = bool(chosen)
+        self._middle.kept.clear()
+
+    def after_pass(self, ended: Sequence[BatchRow], computed_s: float = 0.0) -> None:
+        """Read the noted rows after a pass of `computed_s` by the device's clock, and tell of the rows that ended."""
+        if self._middle.wanted:
+            clock = clock_of(self._middle.kept[0].device)
             began = clock()
-            indices, ids, known = zip(*self._read, strict=True)
-            states = self._projected(self._middle.kept[: max(indices) + 1])
-            self._probe.read([*ids], np.array(known, np.float64), states[[*indices]], self._joining)
+            places, ids, known = zip(*self._read, strict=True)
+            states = self._projected(torch.cat(self._middle.kept)[: max(places) + 1])
+            self._probe.read([*ids], np.array(known, np.float64), states[[*places]], self._joining)
             self._joins_s += clock() - began if self._joining else 0.0
-        self._steps_s += computed_s
+        self._passes_s += computed_s
         self._middle.wanted = False
         for row in ended:
             self.ended(row)
-
-    def forget(self) -> None:
-        """Read nothing of a step that the device could not compute."""
-        self._middle.wanted = False
 
     def ended(self, row: BatchRow) -> None:
         """Reports an ended row's number of tokens to the probe, unless the row was refused or removed."""
@@ -121,14 +118,15 @@ class RowProbe:
         return max(rows, key=lambda row: (not row.preempted, left(row), row.entry_number)) if lengths else None
 
     def _joined(self, rows: Sequence[BatchRow], parts: Mapping[int, int]) -> list[int]:
-        """Return the rows whose prompts end with these parts, if joining rows may be read now."""
-        may_read = self._joins_s <= self._joins_share * self._steps_s
-        return [index for index, count in parts.items() if may_read and count == rows[index].unjoined]
+        """Return the rows to be read as their prompts end with these parts; none whose answers have only one token."""
+        may_read = self._joins_s <= self._joins_share * self._passes_s
+        ends = [(index, rows[index]) for index, count in parts.items() if may_read and count == rows[index].unjoined]
+        return [index for index, row in ends if row.limit > len(row.generated) + 1]
 
     def _projected(self, states: Tensor) -> Floats:
-        """Return the states, [rows, hidden], as (rows, values) on the host, each scaled to the same norm."""
-        width = states.shape[1]
-        normed = torch.nn.functional.rms_norm(states.float(), (width,), eps=EPSILON)
+        """Return means of states, [rows, layers, hidden], scaled to the same norm, as (rows, values) on the host."""
+        width = states.shape[-1]
+        normed = torch.nn.functional.rms_norm(states.float(), (width,), eps=EPSILON).mean(1)
         if width > MOST_VALUES:
             if self._signs is None:
                 self._signs = _signs(width).to(states.device)

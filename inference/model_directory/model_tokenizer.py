@@ -50,7 +50,9 @@ def load_tokenizer(model: str) -> ModelTokenizer:
     stored = read_text(model, "tokenizer.json")
     if stored is None:
         raise UnreadableModel(model, "it has no tokenizer.json")
-    settings, config = _settings(model), read_json(model, "config.json")
+    settings, config = read_json(model, "tokenizer_config.json"), read_json(model, "config.json")
+    if "added_tokens_decoder" not in settings:  # an older file overrides it, as in transformers
+        settings |= read_json(model, "special_tokens_map.json")
     try:
         return _make_tokenizer(stored, settings, config)
     except Exception as error:  # tokenizers raises no narrower error
@@ -101,12 +103,6 @@ def _texts(entry: Any) -> list[str]:
     if isinstance(entry, list):
         return [text for part in entry for text in _texts(part)]
     return [entry] if entry and isinstance(entry, str) else []
-
-
-def _settings(model: str) -> dict[str, Any]:
-    """Returns tokenizer_config.json; an older special_tokens_map.json overrides it, as in transformers."""
-    settings = read_json(model, "tokenizer_config.json")
-    return settings if "added_tokens_decoder" in settings else settings | read_json(model, "special_tokens_map.json")
 
 
 def _add_tokens(tokenizer: Tokenizer, settings: dict[str, Any], special_tokens: dict[str, str]) -> None:

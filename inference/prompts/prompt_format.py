@@ -185,8 +185,9 @@ class PromptFormat:
         self, messages: Sequence[Mapping[str, Any]], ending: ChatEnding, tools: Sequence[Mapping[str, Any]] = ()
     ) -> list[int]:
         """Returns the token ids of a chat; a template that takes no system message gets it as the user's."""
-        if any(message["role"] == "system" for message in messages):
-            messages = self._with_system_placed(messages)
+        if any(message["role"] == "system" for message in messages) and not self._takes_later_system:
+            first = self._takes_first_system and messages[0]["role"] == "system"
+            messages = system_as_user(messages, after=int(first))
         try:
             rendered = self._render(messages, ending, tools)
         except TemplateError:  # some templates refuse nothing but system messages
@@ -201,11 +202,6 @@ class PromptFormat:
             encoding = self._tokenizer if position % 2 else self._literal
             ids += encoding.encode(piece.replace(_SHIELD, ""), add_special_tokens=False).ids
         return ids
-
-    def _with_system_placed(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        if self._takes_later_system:
-            return messages
-        return system_as_user(messages, after=int(self._takes_first_system and messages[0]["role"] == "system"))
 
     @cached_property
     def _takes_first_system(self) -> bool:
@@ -293,9 +289,9 @@ def load_prompt_format(model: str) -> PromptFormat:
             templates.chats,
             known.special_tokens,
             templates.with_tools,
-            _context_tokens(config),
+            _stated(config, "max_position_embeddings", "n_positions"),  # older models have the latter
             IsolatedCalls("inference.prompts.prompt_encoding:encoder", model),
-            _embedded_tokens(config),
+            _stated(config, "vocab_size"),
             generation_defaults(read_json(model, "generation_config.json")),
             known.splits_special,
         )
@@ -303,18 +299,8 @@ def load_prompt_format(model: str) -> PromptFormat:
         raise UnreadableModel(model, f"its chat template is wrong: {' '.join(str(error).split())}") from error
 
 
-def _context_tokens(config: dict[str, Any]) -> int | None:
-    """Returns the number of positions that a model's config.json states; older models name it `n_positions`."""
-    found = (part.get(name) for part in _text_parts(config) for name in ("max_position_embeddings", "n_positions"))
-    return next((positions for positions in found if isinstance(positions, int) and positions > 0), None)
-
-
-def _embedded_tokens(config: dict[str, Any]) -> int | None:
-    """Returns the number of tokens that a model's config.json states."""
-    found = (part.get("vocab_size") for part in _text_parts(config))
-    return next((size for size in found if isinstance(size, int) and size > 0), None)
-
-
-def _text_parts(config: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the parts of a config.json that describe text; that of a model of several media has a part for it."""
-    return [part for part in (config, config.get("text_config")) if isinstance(part, dict)]
+def _stated(config: dict[str, Any], *names: str) -> int | None:
+    """Returns the number that a config.json, or its part for text in a model of several media, has by these names."""
+    parts = [part for part in (config, config.get("text_config")) if isinstance(part, dict)]
+    found = (part.get(name) for part in parts for name in names)
+    return next((number for number in found if isinstance(number, int) and number > 0), None)

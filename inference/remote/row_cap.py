@@ -54,7 +54,8 @@ class RowCap:
         """Changes the cap after an observation of the server."""
         if self._known_memory and signs.preempted:
             self._memory_full_until = now + HOLD_S
-        overloaded = signs.refused or (now >= self._memory_full_until and self._is_overloaded(signs))
+        queued = signs.waiting > 0 and self._waited_before
+        overloaded = signs.refused or (now >= self._memory_full_until and (signs.preempted or queued))
         self._waited_before = signs.waiting > 0
         silent, self._tokens = signs.tokens == self._tokens, signs.tokens
         if overloaded:
@@ -71,9 +72,6 @@ class RowCap:
     def restart(self) -> None:
         """Begins with one row, because the server failed again before it had answered any."""
         self.value, self._settled, self._before, self._window_began = 1, False, None, None
-
-    def _is_overloaded(self, signs: CapSigns) -> bool:
-        return signs.preempted or (signs.waiting > 0 and self._waited_before)
 
     def _grow(self) -> None:
         self.value = self.value + 1 if self._settled else 2 * self.value

@@ -136,9 +136,9 @@ class _Probe:
         answer = self.client.get(path, params={"model": model} if model else None)
         return answer.text if answer.is_success else ""
 
-    def accepts(self, path: str, body: Mapping[str, Any]) -> bool:
-        """Returns whether the server answers this request without an error."""
-        return self.client.post(path, json=body).is_success
+    def completes(self, body: Mapping[str, Any]) -> bool:
+        """Returns whether the server answers this request of `/v1/completions` without an error."""
+        return self.client.post("/v1/completions", json=body).is_success
 
     def tokenizes(self, body: Mapping[str, Any]) -> bool:
         """Returns whether the server answers `/tokenize` with ids; a server that is silent about it does not."""
@@ -183,14 +183,14 @@ def _vllm(probe: _Probe) -> ProbedServer:
         raise ServerUnusable(probe.url, f"it answers a trial with status {answer.status_code}")
     # an older vLLM ignores the field, one without a reasoning parser refuses any budget
     budgets = [{**trial, "thinking_token_budget": most} for most in (1, NO_BUDGET)]
-    thinks = [probe.accepts("/v1/completions", one) for one in budgets] == [True, False]
+    thinks = [probe.completes(one) for one in budgets] == [True, False]
     able = replace(
         _reported(load),
         token_ids_in=True,
         token_ids_out="token_ids" in answer.json()["choices"][0],
         streamed_usage=True,
-        priority=probe.accepts("/v1/completions", {**trial, "priority": 1}),
-        cache_salt=probe.accepts("/v1/completions", {**trial, "cache_salt": "a"}),
+        priority=probe.completes({**trial, "priority": 1}),
+        cache_salt=probe.completes({**trial, "cache_salt": "a"}),
         options=VLLM_OPTIONS | {"pattern"} | ({"thinking_token_budget"} if thinks else set()),
         logprobs=True,
         response_format=True,

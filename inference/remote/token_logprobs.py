@@ -9,11 +9,9 @@ from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from inference.engine_requests import MAX_TOKEN_ID, TokenLogprob
+from inference.engine_requests import LEAST_LOGPROB, MAX_TOKEN_ID, TokenLogprob
 from inference.remote.server_errors import ServerGarbage
 
-# The log probability of an impossible token: JSON has no infinity, and vLLM has the same bound.
-LEAST_LOGPROB = -9999.0
 MOST_LISTED = 64  # the most alternatives that a server may list for one token; no server lists as many
 VLLM_TOKEN = "token_id:"  # noqa: S105  # vLLM's prefix of token names with `return_tokens_as_token_ids`
 

@@ -49,11 +49,24 @@ def fresh_requests(each: int, seed: int) -> list[ToyRequest]:
     return [draw_request(name, words, rng) for name in APPLICATIONS for words in lengths]
 
 
+@torch.inference_mode()
 def answer_all(model: PreTrainedModel, prompt_format: PromptFormat, requests: Sequence[ToyRequest]) -> list[ToyAnswer]:
     """Answers the requests greedily in batches padded on the left; returns the answers in the order of the requests."""
-    answers: list[ToyAnswer] = []
+    eos_id, pad_id = model.generation_config.eos_token_id, model.generation_config.pad_token_id
+    answers = []
     for start in range(0, len(requests), BATCH):
-        answers += _answer(model, prompt_format, requests[start : start + BATCH])
+        batch = requests[start : start + BATCH]
+        prompts = [prompt_format.encode(request.instruction, request.input) for request in batch]
+        width = max(map(len, prompts))
+        ids = torch.tensor([[pad_id] * (width - len(prompt)) + prompt for prompt in prompts])
+        generated = model.generate(
+            input_ids=ids, attention_mask=(ids != pad_id).long(), max_new_tokens=ANSWER_LIMIT, do_sample=False
+        )
+        for request, row in zip(batch, generated[:, width:].tolist(), strict=True):
+            ended = eos_id in row
+            answer = row[: row.index(eos_id) + 1] if ended else row
+            right_tokens = prompt_format.count(request.output) + 1
+            answers.append(ToyAnswer(request, prompt_format.decode(answer), len(answer), right_tokens, ended))
     return answers
 
 
@@ -62,35 +75,16 @@ def judge(answers: Sequence[ToyAnswer]) -> list[Quality]:
     by_application: defaultdict[str, list[ToyAnswer]] = defaultdict(list)
     for answer in answers:
         by_application[answer.request.application].append(answer)
-    return [_judge(application, group) for application, group in by_application.items()]
-
-
-@torch.inference_mode()
-def _answer(model: PreTrainedModel, prompt_format: PromptFormat, requests: Sequence[ToyRequest]) -> list[ToyAnswer]:
-    prompts = [prompt_format.encode(request.instruction, request.input) for request in requests]
-    eos_id, pad_id = model.generation_config.eos_token_id, model.generation_config.pad_token_id
-    width = max(map(len, prompts))
-    ids = torch.tensor([[pad_id] * (width - len(prompt)) + prompt for prompt in prompts])
-    generated = model.generate(
-        input_ids=ids, attention_mask=(ids != pad_id).long(), max_new_tokens=ANSWER_LIMIT, do_sample=False
-    )
-    answers = []
-    for request, row in zip(requests, generated[:, width:].tolist(), strict=True):
-        ended = eos_id in row
-        answer = row[: row.index(eos_id) + 1] if ended else row
-        right_tokens = prompt_format.count(request.output) + 1
-        answers.append(ToyAnswer(request, prompt_format.decode(answer), len(answer), right_tokens, ended))
-    return answers
-
-
-def _judge(application: str, answers: Sequence[ToyAnswer]) -> Quality:
-    words = [len(answer.request.input.split()) for answer in answers]
-    tokens = [answer.tokens for answer in answers]
-    return Quality(
-        application,
-        len(answers),
-        ended=fmean(answer.ended for answer in answers),
-        right=fmean(answer.text == answer.request.output for answer in answers),
-        length_error=fmean(abs(answer.tokens - answer.right_tokens) for answer in answers),
-        tokens_a_word=linear_regression(words, tokens).slope,
-    )
+    return [
+        Quality(
+            application,
+            len(of_one),
+            ended=fmean(answer.ended for answer in of_one),
+            right=fmean(answer.text == answer.request.output for answer in of_one),
+            length_error=fmean(abs(answer.tokens - answer.right_tokens) for answer in of_one),
+            tokens_a_word=linear_regression(
+                [len(answer.request.input.split()) for answer in of_one], [answer.tokens for answer in of_one]
+            ).slope,
+        )
+        for application, of_one in by_application.items()
+    ]

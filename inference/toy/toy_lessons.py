@@ -33,14 +33,9 @@ def train_tokenizer() -> Tokenizer:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_corpus(), trainer)
-    return tokenizer
-
-
-def _corpus() -> Iterator[str]:
     english = " ".join([*SPANISH, *THEMES, "nothing", *(toy.instruction for toy in APPLICATIONS.values())])
-    yield from [english] * 10
-    yield " ".join(SPANISH.values())
+    tokenizer.train_from_iterator([*[english] * 10, " ".join(SPANISH.values())], trainer)
+    return tokenizer
 
 
 SHORT_WORDS = 10  # the longest input at first, because the model learns to copy sooner from short texts; not tuned
@@ -72,7 +67,8 @@ def batches(tokenizer: Tokenizer, steps: int, batch_tokens: int, seed: int) -> I
     rng = random.Random(seed)
     step = 0
     while step < steps:
-        longest = _longest_input(step / steps)
+        grown = min(1.0, max(0.0, (step / steps - SHORT_UNTIL) / (LONG_FROM - SHORT_UNTIL)))
+        longest = round(SHORT_WORDS + (LONG_WORDS - SHORT_WORDS) * grown)
         lessons: list[Lesson] = []
         while sum(lesson.tokens for lesson in lessons) < BATCHES_SORTED * batch_tokens:
             lessons.extend(_draw(tokenizer, longest, rng) for _ in range(64))
@@ -87,11 +83,6 @@ def _draw(tokenizer: Tokenizer, longest: int, rng: random.Random) -> Lesson:
     request = draw_request(application, rng.randint(1, longest), rng)
     prompt = f"{SYSTEM}{request.instruction}{USER}{request.input}{ASSISTANT}"
     return Lesson(tokenizer.encode(prompt).ids, tokenizer.encode(request.output + EOS).ids)
-
-
-def _longest_input(progress: float) -> int:
-    grown = min(1.0, max(0.0, (progress - SHORT_UNTIL) / (LONG_FROM - SHORT_UNTIL)))
-    return round(SHORT_WORDS + (LONG_WORDS - SHORT_WORDS) * grown)
 
 
 def _by_length(lessons: list[Lesson], batch_tokens: int) -> list[list[Lesson]]:

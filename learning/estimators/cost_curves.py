@@ -18,17 +18,10 @@ DEFAULT_CURVES = ServingCurves((2e-5, 0.0, 0.0, 0.005), (1e-7, 2e-4, 0.0, 0.005)
 # `benchmarks.published_costs`, only over 3,000 cached tokens cost as much. Without this rule, times measured beside
 # other work can fit curves without a fixed cost, by which batches save nothing.
 ROW_TOKENS = 1024
-
-
-def _feasible_curves() -> Floats:
-    """Return columns whose combinations without negative weights are the feasible coefficients p1..p4, d1..d4."""
-    columns = np.eye(8)
-    columns[3, 1] = columns[7, 5] = 1.0  # p4 >= p2, d4 >= d2 + …
-    columns[7, 4] = columns[7, 6] = ROW_TOKENS  # … ROW_TOKENS · (d1 + d3)
-    return columns
-
-
-FEASIBLE = _feasible_curves()
+# Columns whose combinations without negative weights are the feasible coefficients p1..p4, d1..d4.
+FEASIBLE: Floats = np.eye(8)
+FEASIBLE[3, 1] = FEASIBLE[7, 5] = 1.0  # p4 >= p2, d4 >= d2 + …
+FEASIBLE[7, 4] = FEASIBLE[7, 6] = ROW_TOKENS  # … ROW_TOKENS · (d1 + d3)
 
 
 def fit_curves(prefills: Sequence[Timing], decode_steps: Sequence[Timing]) -> ServingCurves:
@@ -40,18 +33,18 @@ def fit_curves_to_batches(batches: Sequence[tuple[int, int, int, float]]) -> Ser
     """Fit curves to at least eight whole batches, (size, length, generation length, seconds)."""
     size, length, generated, seconds = np.array(batches, np.float64).T
     mean_cached = length + (generated + 1) / 2
-    prefill = _terms(size, length)
-    decode = _terms(size, mean_cached) * generated[:, None]
+    prefill = terms(size, length)
+    decode = terms(size, mean_cached) * generated[:, None]
     return ServingCurves.from_coefficients(_least_squares(np.concatenate([prefill, decode], axis=1), seconds, FEASIBLE))
 
 
 def _fit_one(timings: Sequence[Timing], feasible: Floats) -> Coefficients:
     size, tokens, seconds = np.array(timings, np.float64).T
-    a, b, c, d = _least_squares(_terms(size, tokens), seconds, feasible).tolist()
+    a, b, c, d = _least_squares(terms(size, tokens), seconds, feasible).tolist()
     return a, b, c, d
 
 
-def _terms(size: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+def terms(size: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     """Return the factors of the four coefficients of Eq. (3) and of Eq. (4), (timings, 4)."""
     return np.stack([size * tokens, size, tokens, np.ones_like(size)], axis=1)
 

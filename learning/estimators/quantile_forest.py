@@ -92,7 +92,9 @@ def train_forest(
         right[is_leaf] = leaves + np.arange(is_leaf.sum())
         roots.append(nodes)
         splits.append(np.where(is_leaf, LEAF, tree.feature))
-        thresholds.append(_rounded_down(tree.threshold))
+        # rounded down to 32 bits, so that 32-bit features go to the same side as in scikit-learn
+        nearest = tree.threshold.astype(np.float32)
+        thresholds.append(np.where(nearest > tree.threshold, np.nextafter(nearest, np.float32("-inf")), nearest))
         rights.append(right)
         leaf_values.append(_quantiles_by_leaf(tree.apply(features[rows]), targets[rows]))
         nodes, leaves = nodes + tree.node_count, leaves + int(is_leaf.sum())
@@ -115,9 +117,3 @@ def _quantiles_by_leaf(leaves: npt.NDArray[np.int64], targets: Floats) -> Floats
     below = first[:, None] + positions.astype(np.int64)
     above = first[:, None] + np.ceil(positions).astype(np.int64)
     return np.asarray(ordered[below] + (positions % 1) * (ordered[above] - ordered[below]))
-
-
-def _rounded_down(thresholds: Floats) -> npt.NDArray[np.float32]:
-    """Return the thresholds rounded down to 32 bits, so that 32-bit features go to the same side as in scikit-learn."""
-    nearest = thresholds.astype(np.float32)
-    return np.where(nearest > thresholds, np.nextafter(nearest, np.float32("-inf")), nearest)

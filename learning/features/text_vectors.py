@@ -41,7 +41,9 @@ def hash_texts(texts: Sequence[str], further_words: Sequence[str] | None = None)
         asked = np.flatnonzero(intent)
         if further_words:
             head = f"{head} {further_words[number]}"
-        words, (sequences, signs) = _word_columns(head), _byte_sequences(head)
+        # the hash buckets of scikit-learn's HashingVectorizer
+        buckets = [abs(murmurhash3_32(word)) % WORD_VALUES for word in set(_words_of(head))]
+        words, (sequences, signs) = np.unique(np.array(buckets, np.int64)), _byte_sequences(head)
         columns += [words, WORD_VALUES + sequences, WORD_VALUES + BYTE_VALUES + asked]
         values += [np.full(len(words), 1 / np.sqrt(max(1, len(words)))), signs, intent[asked]]
         ends.append(ends[-1] + len(words) + len(sequences) + len(asked))
@@ -62,11 +64,6 @@ def rarity_weights(texts: csr_array) -> Floats:
         scale = squares[part].sum() / max(1e-9, (squares[part] * rare**2).sum())
         weights[part] = rare * np.sqrt(scale)
     return weights
-
-
-def _word_columns(text: str) -> Ints:
-    """Return the columns of a text's words and pairs: the hash buckets of scikit-learn's HashingVectorizer."""
-    return np.unique(np.array([abs(murmurhash3_32(word)) % WORD_VALUES for word in set(_words_of(text))], np.int64))
 
 
 def _byte_sequences(text: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:

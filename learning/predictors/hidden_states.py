@@ -3,8 +3,6 @@
 `pooled` averages the states of the prompt's tokens and trains an MLP on the averages. The [LEN]-token variant of
 `perception` appends a token to the prompt and reads the bin from that token's state; the token's embedding, the
 classifier and LoRA adapters are trained together. The model reads the prompt once and generates nothing.
-
-Modules that import torch are loaded by name when the model is first needed.
 """
 
 from collections.abc import Sequence
@@ -99,9 +97,8 @@ class LenTokenPredictor:
         self.bin_tokens = bin_width(complete)
         bins = target_bins(complete, self.target, self.bin_tokens)
         texts = [model.render(prompt) for prompt in bins]
-        self._use(
-            self._tuning().tune_len_token(model, texts, list(bins.values()), epochs=self.epochs, rate=self.rate, seed=0)
-        )
+        numbers = list(bins.values())
+        self._use(self._tuning().tune_len_token(model, texts, numbers, epochs=self.epochs, rate=self.rate))
 
     def predict(self, prompts: Sequence[Prompt]) -> list[Prediction]:
         """Return median and upper quantile of each prompt's distribution over bins."""

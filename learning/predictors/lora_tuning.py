@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from torch.nn.utils.rnn import pad_sequence
 
 from learning.predictors.language_model import BATCH, LanguageModel
 
@@ -22,60 +23,38 @@ TUNED_BATCH = 16  # texts of one training step of the [LEN] token
 def load_with_adapters(source: str, targets: Sequence[str], weights: dict[str, npt.NDArray[Any]]) -> LanguageModel:
     """Return a new copy of the model with adapters on these projections; the adapters get trained `weights`, if any."""
     loaded = LanguageModel(source)
-    loaded.model = add_adapters(loaded.model, targets)
+    config = LoraConfig(
+        r=RANK, lora_alpha=2 * RANK, lora_dropout=0.0, target_modules=list(targets), task_type="CAUSAL_LM"
+    )
+    with warnings.catch_warnings():  # peft 0.21 reads an attribute that transformers 5.23 calls deprecated
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+        loaded.model = get_peft_model(loaded.model, config)
     if weights:
         tensors = {name: torch.from_numpy(np.array(values)) for name, values in weights.items()}
         set_peft_model_state_dict(loaded.model, tensors)
     return loaded
 
 
-def add_adapters(model: Any, targets: Sequence[str]) -> PeftModel:
-    """Return the model with untrained adapters on the projections of these names."""
-    config = LoraConfig(
-        r=RANK, lora_alpha=2 * RANK, lora_dropout=0.0, target_modules=list(targets), task_type="CAUSAL_LM"
-    )
-    with warnings.catch_warnings():  # peft 0.21 reads an attribute that transformers 5.23 calls deprecated
-        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
-        return get_peft_model(model, config)
-
-
-def learning_rate(parameters: int) -> float:
-    """Return the paper's rate times the inverse square root of the relative model size: small models need more."""
-    return min(MOST_RATE, PAPER_RATE * math.sqrt(PAPER_PARAMETERS / max(1, parameters)))
-
-
 def tune(
-    language_model: LanguageModel,
-    examples: Sequence[tuple[str, str]],
-    *,
-    epochs: int,
-    rate: float | None,
-    batch: int,
-    seed: int,
-) -> list[float]:
-    """Train the adapters to write each example's second text after its first; return the mean loss of each epoch."""
+    language_model: LanguageModel, examples: Sequence[tuple[str, str]], *, epochs: int, rate: float | None, batch: int
+) -> None:
+    """Train the adapters to write each example's second text after its first."""
     model, tokenizer = language_model.model, language_model.tokenizer
 
     def loss(rows: npt.NDArray[np.int64]) -> Any:
         ids, labels, mask = _padded(tokenizer, [examples[i] for i in rows])
         return model(input_ids=ids, attention_mask=mask, labels=labels).loss
 
-    return _train(model, _optimizer(model, rate), loss, len(examples), epochs=epochs, batch=batch, seed=seed)
+    _train(model, _optimizer(model, rate), loss, len(examples), epochs, batch)
 
 
 def tune_len_token(
-    language_model: LanguageModel,
-    texts: Sequence[str],
-    bins: Sequence[int],
-    *,
-    epochs: int,
-    rate: float | None,
-    seed: int,
+    language_model: LanguageModel, texts: Sequence[str], bins: Sequence[int], *, epochs: int, rate: float | None
 ) -> dict[str, npt.NDArray[Any]]:
     """Train adapters, the token's embedding and a classifier of its state together; return their weights by name."""
     model, width = language_model.model, language_model.model.config.hidden_size
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         head = torch.nn.Linear(width, max(bins) + 1)
     known = model.get_input_embeddings().weight.detach().float()
     token = torch.nn.Parameter(known.mean(0))  # begins as the mean of all tokens' embeddings
@@ -86,7 +65,7 @@ def tune_len_token(
         states = _len_token_states(language_model, [texts[i] for i in rows], token)
         return torch.nn.functional.cross_entropy(head(states), targets[rows.tolist()])
 
-    _train(model, optimizer, loss, len(texts), epochs=epochs, batch=TUNED_BATCH, seed=seed)
+    _train(model, optimizer, loss, len(texts), epochs, TUNED_BATCH)
     arrays = {"token": token, "weight": head.weight, "bias": head.bias}
     return adapter_weights(model) | {name: each.detach().numpy() for name, each in arrays.items()}
 
@@ -114,9 +93,10 @@ def _len_token_states(language_model: LanguageModel, texts: Sequence[str], token
 
 
 def _optimizer(model: Any, rate: float | None, further: Sequence[torch.nn.Parameter] = ()) -> torch.optim.Optimizer:
-    """Return an optimizer of the adapters and the `further` parameters; the default rate follows the model's size."""
-    chosen = rate or learning_rate(sum(p.numel() for p in model.parameters()))
-    return torch.optim.AdamW([*(p for p in model.parameters() if p.requires_grad), *further], lr=chosen)
+    """Return an optimizer of the adapters and the `further` parameters; small models need larger default rates."""
+    relative_size = sum(p.numel() for p in model.parameters()) / PAPER_PARAMETERS
+    default = min(MOST_RATE, PAPER_RATE / math.sqrt(relative_size))
+    return torch.optim.AdamW([*(p for p in model.parameters() if p.requires_grad), *further], lr=rate or default)
 
 
 def _train(
@@ -124,45 +104,30 @@ def _train(
     optimizer: torch.optim.Optimizer,
     loss: Callable[[npt.NDArray[np.int64]], Any],
     examples: int,
-    *,
     epochs: int,
     batch: int,
-    seed: int,
-) -> list[float]:
-    """Minimise `loss`, a function of the indices of a batch's examples; return the mean loss of each epoch."""
-    rng = np.random.default_rng(seed)
+) -> None:
+    """Minimise `loss`, a function of the indices of a batch's examples."""
+    rng = np.random.default_rng(0)
     model.train()
-    losses = []
     for _ in range(epochs):
-        batch_losses = []
         for rows in np.array_split(rng.permutation(examples), max(1, examples // batch)):
-            batch_loss = loss(rows)
-            batch_loss.backward()
+            loss(rows).backward()
             optimizer.step()
             optimizer.zero_grad()
-            batch_losses.append(float(batch_loss.detach()))
-        losses.append(float(np.mean(batch_losses)))
     model.eval()
-    return losses
 
 
 def _padded(tokenizer: Any, examples: Sequence[tuple[str, str]]) -> tuple[torch.Tensor, ...]:
     """Return ids, labels and mask of prompt + answer + end token, padded on the right; the prompt has no labels."""
-    pairs = []
+    ids, labels = [], []
     for prompt, answer in examples:
         before = tokenizer(prompt)["input_ids"]
         after = [*tokenizer(answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-        pairs.append((before, after))
-    width = max(len(before) + len(after) for before, after in pairs)
-    ids = torch.full((len(pairs), width), tokenizer.pad_token_id)
-    labels = torch.full((len(pairs), width), IGNORED)
-    mask = torch.zeros((len(pairs), width), dtype=torch.long)
-    for row, (before, after) in enumerate(pairs):
-        end = len(before) + len(after)
-        ids[row, :end] = torch.tensor(before + after)
-        labels[row, len(before) : end] = torch.tensor(after)
-        mask[row, :end] = 1
-    return ids, labels, mask
+        ids.append(torch.tensor(before + after))
+        labels.append(torch.tensor([IGNORED] * len(before) + after))
+    padded = ((ids, tokenizer.pad_token_id), (labels, IGNORED), ([torch.ones_like(row) for row in ids], 0))
+    return tuple(pad_sequence(rows, batch_first=True, padding_value=value) for rows, value in padded)
 
 
 def adapter_weights(model: PeftModel) -> dict[str, npt.NDArray[Any]]:

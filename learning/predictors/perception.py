@@ -3,7 +3,7 @@
 The untuned model is asked to print the length before its answer (`pia`) or instead of it (`perception-only`). The tuned
 model (`perception`) was trained by LoRA to print the upper bound of the bin that the prompt's answers fall into. The
 answer that the client gets is always generated from the user's prompt alone, so that the question cannot change it, as
-in the paper (appendix C). Modules that import torch are loaded by name when the model is first needed.
+in the paper (appendix C).
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ class PerceptionPredictor:
         batch: int = 16,
         projections: Sequence[str] = QUERY_AND_KEY,
     ) -> None:
-        """All but `source` and `mode` are for tuning; the default rate is that of `lora_tuning.learning_rate`."""
+        """All but `source` and `mode` are for tuning; the default rate follows the model's size."""
         self.source, self.mode, self.projections = source, mode, tuple(projections)
         self.target, self.epochs, self.rate, self.batch = target, epochs, rate, batch
         self.median_ratio = self.upper_ratio = 1.0  # the ratios of median and upper quantile to the printed number
@@ -74,7 +74,7 @@ class PerceptionPredictor:
                 for prompt, number in targets.items()
             ]
             tuning = load("learning.predictors.lora_tuning", self.name)
-            tuning.tune(model, examples, epochs=self.epochs, rate=self.rate, batch=self.batch, seed=0)
+            tuning.tune(model, examples, epochs=self.epochs, rate=self.rate, batch=self.batch)
             self._weights = tuning.adapter_weights(model.model)
         printed = self.printed_lengths([o.prompt for o in complete])
         ratios = [o.generated_tokens / n for o, n in zip(complete, printed, strict=True) if n]

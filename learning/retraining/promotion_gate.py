@@ -44,7 +44,8 @@ def noisy_spans(
     Both models rank such a span worse than others, and the model in service has larger errors than a constant. The
     candidate's errors do not count, because a candidate that was trained on noise predicts it.
     """
-    spans = _spans(held_out)
+    bounds = np.linspace(0, len(held_out), max(1, len(held_out) // SPAN_OUTCOMES) + 1).astype(int)
+    spans = [held_out[first:last] for first, last in pairwise(bounds.tolist())]
     models = [candidate, current] if current else [candidate]
     taus = np.array([[_score(model, span).tau for model in models] for span in spans]).max(axis=1)
     unranked = taus < max(LEAST_TAU, NOISE_TAU_SHARE * float(np.quantile(taus, 0.75)))
@@ -90,13 +91,6 @@ def promotion_verdict(scores: Mapping[str, Scores]) -> tuple[bool, str]:
     if current and candidate.tau < current.tau - LEAST_TAU_LOSS:
         return False, "ranks worse than the version in service"
     return True, "not worse than the version in service" if current else "better than the constant baseline"
-
-
-def _spans(outcomes: Sequence[Outcome]) -> list[Sequence[Outcome]]:
-    """Return consecutive spans of at least SPAN_OUTCOMES outcomes; a single span if there are too few."""
-    count = max(1, len(outcomes) // SPAN_OUTCOMES)
-    bounds = np.linspace(0, len(outcomes), count + 1).astype(int)
-    return [outcomes[a:b] for a, b in pairwise(bounds.tolist())]
 
 
 def _score(predictor: LengthPredictor, outcomes: Sequence[Outcome]) -> Scores:

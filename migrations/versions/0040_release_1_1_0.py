@@ -67,6 +67,11 @@ def upgrade() -> None:
     """)
     op.execute("alter table usage_entries add job_id text")
     op.execute("create index usage_days_of_tenant on usage_days (tenant, day)")
+    op.execute("""
+        create table usage_months as select tenant, date_trunc('month', day::timestamp)::date as month, tier,
+            sum(gpu_s) as gpu_s from usage_days group by 1, 2, 3
+    """)
+    op.execute("alter table usage_months add primary key (tenant, month, tier), alter gpu_s set not null")
     op.execute("alter table bulk_jobs add gpu_s float8 not null default 0, add expected_gpu_s float8, add budget jsonb")
     op.execute("""
         create table work_charges (
@@ -96,7 +101,7 @@ def downgrade() -> None:
     index_waiting("", {"requests_unfed": ">", "requests_unfed_background": "="})
     op.execute("alter table requests drop charge, drop twin_sha256, drop twin_of, drop shared")
     op.execute("alter table tenants drop generated_tokens_per_minute, drop gpu_seconds_per_minute, drop budget")
-    op.execute("alter table usage_entries drop job_id; drop index usage_days_of_tenant")
+    op.execute("alter table usage_entries drop job_id; drop index usage_days_of_tenant; drop table usage_months")
     op.execute("alter table bulk_jobs drop gpu_s, drop expected_gpu_s, drop budget")
 
 
@@ -122,9 +127,9 @@ def add_promises() -> None:
     op.execute("create index promises_by_time on promises (sold_at)")
     op.execute("""
         create table promise_hours (
-            hour timestamptz, tenant text, tier text, probability float8, sold integer not null,
-            kept integer not null, lost_worker integer not null, longer_answer integer not null,
-            failed integer not null, later_arrivals integer not null, primary key (hour, tenant, tier, probability)
+            hour timestamptz, tenant text, model text, tier text, probability float8,
+            sold int not null, kept int not null, lost_worker int not null, longer_answer int not null,
+            failed int not null, later_arrivals int not null, primary key (hour, tenant, model, tier, probability)
         )
     """)
     op.execute("create index batches_lost on batches (finished_at) where status = 'lost'")

@@ -3,14 +3,15 @@
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import accumulate
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, func, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Select, func, select, tuple_, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from models.bulk.bulk_tables import UNENDED, BulkJob, BulkStatus, FilePurpose, StoredFile
-from models.client_requests import SIZE, RequestView, read_views, select_whole_views
+from models.client_requests import SIZE, Page, RequestView, read_views, select_whole_views
 from models.connections.sql import text
 from models.new_requests import IdempotencyKeyReused, sell
 from models.promise_tables import WITHDRAW, Promise, StoredPromise
@@ -27,36 +28,6 @@ MOST_UNENDED = 100
 CHANGEABLE = (BulkStatus.validating, BulkStatus.in_progress)
 
 
-@dataclass(frozen=True, slots=True)
-class NewBulkJob:
-    """A validated bulk job to be stored; its completion window is given in seconds and as the client wrote it."""
-
-    tenant: str
-    endpoint: str
-    file: StoredFile
-    completion_window: str
-    window_s: float
-    metadata: Mapping[str, str] | None
-    idempotency_key: str | None = None
-    digest: bytes | None = None
-    output_expires_s: int | None = None
-    parent_id: str | None = None
-    service_tier: ServiceTier = "flex"
-    left_work: Mapping[str, int] | None = None
-    forecast_s: float | None = None
-    expected_gpu_s: float | None = None
-    budget: Mapping[str, Any] | None = None
-    promise: Promise | None = None  # of an accepted quote
-
-
-@dataclass(frozen=True, slots=True)
-class BulkPage:
-    """One page of a list; `more` says whether another page follows."""
-
-    jobs: list[BulkJob]
-    more: bool
-
-
 class TooManyJobs(Exception):
     """The tenant has reached the number of unended jobs that it may have."""
 
@@ -65,49 +36,29 @@ class FileDeleted(Exception):
     """The file was deleted before the job could be made from it."""
 
 
-def create_job(session: Session, new: NewBulkJob, most_unended: int) -> BulkJob:
-    """Stores a bulk job; a tenant's second call with the same idempotency key returns the first job.
+def create_job(session: Session, job: BulkJob, window_s: float, promise: Promise | None = None) -> BulkJob:
+    """Stores a bulk job under a new id; a tenant's second call with the same idempotency key returns the first job.
 
-    Raises IdempotencyKeyReused (another digest), TooManyJobs (`most_unended` jobs have not ended), FileDeleted, and
-    QuoteUsed.
+    Its window begins now; `promise` is that of an accepted quote. Raises IdempotencyKeyReused (another digest),
+    TooManyJobs, FileDeleted, and QuoteUsed.
     """
-    check_alone(session, new.tenant, "bulk jobs")
-    earlier = job_of_key(session, new.tenant, new.idempotency_key, new.digest)
+    check_alone(session, job.tenant, "bulk jobs")
+    earlier = job_of_key(session, job.tenant, job.idempotency_key, job.idempotency_sha256)
     if earlier is not None:
         return earlier
-    unended = select(func.count()).select_from(BulkJob).where(text(UNENDED), BulkJob.tenant == new.tenant)
-    if (session.scalar(unended) or 0) >= most_unended:
+    unended = select(func.count()).select_from(BulkJob).where(text(UNENDED), BulkJob.tenant == job.tenant)
+    if (session.scalar(unended) or 0) >= MOST_UNENDED:
         raise TooManyJobs
     # The file is locked, so that it cannot be deleted with its lines before the job is stored.
-    file = select(StoredFile.id).where(StoredFile.id == new.file.id, StoredFile.deleted_at.is_(None))
-    if session.scalar(file.with_for_update(read=True)) is None:
+    locked = select(NOW).where(StoredFile.id == job.input_file_id, StoredFile.deleted_at.is_(None))
+    now = session.scalar(locked.with_for_update(read=True))
+    if now is None:
         raise FileDeleted
-    job = session.scalars(
-        insert(BulkJob)
-        .values(
-            id=f"batch_{uuid.uuid4().hex}",
-            tenant=new.tenant,
-            idempotency_key=new.idempotency_key,
-            idempotency_sha256=new.digest,
-            endpoint=new.endpoint,
-            input_file_id=new.file.id,
-            parent_id=new.parent_id,
-            service_tier=new.service_tier,
-            completion_window=new.completion_window,
-            labels=None if new.metadata is None else dict(new.metadata),
-            lines=new.file.lines,
-            last_line=new.file.last_line,
-            output_expires_s=new.output_expires_s,
-            left_work=None if new.left_work is None else dict(new.left_work),
-            forecast_s=new.forecast_s,
-            expected_gpu_s=new.expected_gpu_s,
-            budget=None if new.budget is None else dict(new.budget),
-            expires_at=func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, new.window_s),
-        )
-        .returning(BulkJob)
-    ).one()
-    if new.promise is not None:
-        sell(session.connection(), new.promise, job.id, job.tenant, job.service_tier, job.created_at)
+    job.id, job.expires_at = f"batch_{uuid.uuid4().hex}", now + timedelta(seconds=window_s)
+    session.add(job)
+    session.flush()
+    if promise is not None:
+        sell(session.connection(), promise, job.id, job.tenant, job.service_tier, job.created_at)
     session.commit()
     return job
 
@@ -157,7 +108,7 @@ def job_of_results(session: Session, tenant: str, file_id: str) -> BulkJob | Non
     )
 
 
-def job_page(session: Session, tenant: str, *, after: str | None = None, limit: int = 20) -> BulkPage | None:
+def job_page(session: Session, tenant: str, *, after: str | None = None, limit: int = 20) -> Page[BulkJob] | None:
     """Returns bulk jobs, newest first, beginning behind the job `after`, or None if this tenant has no job `after`."""
     listed = _jobs_of(tenant)
     if after is not None:
@@ -166,7 +117,7 @@ def job_page(session: Session, tenant: str, *, after: str | None = None, limit: 
             return None
         listed = listed.where(tuple_(BulkJob.created_at, BulkJob.id) < (cursor.created_at, cursor.id))
     jobs = list(session.scalars(listed.order_by(BulkJob.created_at.desc(), BulkJob.id.desc()).limit(limit + 1)))
-    return BulkPage(jobs[:limit], len(jobs) > limit)
+    return Page(jobs[:limit], len(jobs) > limit)
 
 
 def cancel_job(session: Session, tenant: str, job_id: str) -> bool:
@@ -197,7 +148,7 @@ def change_job(
     values: dict[str, Any] = {name: one for name, one in (("service_tier", tier), ("budget", budget)) if one}
     if window_s is None:
         return _change(session, tenant, job_id, **values)
-    end = BulkJob.created_at + func.make_interval(0, 0, 0, 0, 0, 0, window_s)
+    end = BulkJob.created_at + timedelta(seconds=window_s)
     values |= {"completion_window": window, "expires_at": end}
     return _change(session, tenant, job_id, end > NOW, **values)
 

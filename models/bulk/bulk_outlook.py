@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from models.bulk.bulk_tables import POOLING_ENDPOINTS, UNENDED, WITHIN_BUDGET, BulkJob, BulkStatus
-from models.connections.sql import text
+from models.connections.sql import database_clock, text
 from models.planning.live_fleet import costed_workers, live_workers
 from models.planning.queue_snapshot import read_queue_snapshot
 from scheduling.forecast.bulk_forecast import work_before_end
@@ -157,6 +157,5 @@ def read_bulk_outlook(session: Session, model: str, alive_s: float) -> BulkOutlo
     spent = () if snapshot is None else snapshot.decisions.spent_tenants
     left = {one.job: one.work for one in unended if one.job.tenant not in spent}
     weights = connection.execute(text("select name, weight from tenants where weight <> 1"))
-    now = connection.execute(text("select clock_timestamp()")).scalar_one()
     shares = {row.name: row.weight for row in weights}
-    return BulkOutlook(workers, left, shares, calibration, windows, now, costs, spent)
+    return BulkOutlook(workers, left, shares, calibration, windows, database_clock(connection), costs, spent)

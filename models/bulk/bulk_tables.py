@@ -79,9 +79,8 @@ class FileChunk(Base):
 
     file_id: Mapped[str] = mapped_column(ForeignKey("files.id", ondelete="CASCADE"), primary_key=True)
     first_line: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    data: Mapped[bytes] = mapped_column(
-        LargeBinary
-    )  # not compressed: compression would take Postgres longer than storing
+    # not compressed: compression would take Postgres longer than storing
+    data: Mapped[bytes] = mapped_column(LargeBinary)
 
 
 class BulkJob(Base):

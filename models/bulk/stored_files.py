@@ -2,12 +2,13 @@
 
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from datetime import timedelta
 
 from sqlalchemy import Connection, Select, delete, func, insert, select, tuple_, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from models.bulk.bulk_tables import UNENDED, FileChunk, FilePurpose, StoredFile
+from models.client_requests import Page
 from models.connections.sql import text
 from models.tenants.tenant_limits import check_alone
 
@@ -16,14 +17,6 @@ from models.tenants.tenant_limits import check_alone
 # time.
 UPLOAD_WITHIN_S = 14_400.0
 CHUNKS_AT_ONCE = 64  # the most chunks that one statement deletes; each has a megabyte, or one line. Not tuned
-
-
-@dataclass(frozen=True, slots=True)
-class FilePage:
-    """One page of a list; `more` says whether another page follows."""
-
-    files: list[StoredFile]
-    more: bool
 
 
 def new_file_id() -> str:
@@ -56,11 +49,7 @@ def finish_upload(
     session: Session, file_id: str, size_bytes: int, lines: int, last_line: int, expires_after_s: float | None
 ) -> StoredFile:
     """Stores a file's size, which makes it visible to its tenant; all its chunks must be stored."""
-    expires_at = (
-        None
-        if expires_after_s is None
-        else StoredFile.created_at + func.make_interval(0, 0, 0, 0, 0, 0, expires_after_s)
-    )
+    expires_at = None if expires_after_s is None else StoredFile.created_at + timedelta(seconds=expires_after_s)
     stored = session.scalars(
         update(StoredFile)
         .where(StoredFile.id == file_id)
@@ -96,7 +85,7 @@ def file_page(
     after: str | None = None,
     limit: int = 20,
     oldest_first: bool = False,
-) -> FilePage | None:
+) -> Page[StoredFile] | None:
     """Returns files by age, newest first unless `oldest_first`, beginning behind the file `after`.
 
     Returns None if this tenant has no file `after`; a deleted file counts until upkeep removes it.
@@ -116,7 +105,7 @@ def file_page(
     columns = (StoredFile.created_at, StoredFile.id)
     order = columns if oldest_first else [column.desc() for column in columns]
     files = list(session.scalars(listed.order_by(*order).limit(limit + 1)))
-    return FilePage(files[:limit], len(files) > limit)
+    return Page(files[:limit], len(files) > limit)
 
 
 def delete_file(session: Session, tenant: str, file_id: str) -> bool:

@@ -6,7 +6,8 @@ pooler, therefore, each transaction applies its settings (`pooled_cursor.py`). O
 the client's encoding are set once a session, because PgBouncer itself carries them over.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from time import monotonic
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -120,6 +121,16 @@ def make_engine(
     return engine
 
 
+@contextmanager
+def brief_engine(url: str, name: str) -> Iterator[Engine]:
+    """Yields a pool of one connection and closes it afterwards."""
+    engine = make_engine(url, pool_size=1, name=name)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
 def make_sessions(engine: Engine) -> sessionmaker[Session]:
     """Returns a factory of sessions whose objects stay readable after commit."""
     return sessionmaker(engine, expire_on_commit=False)
@@ -214,6 +225,16 @@ def in_session(
     def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
         with sessions() as session:
             return query(session, *args, **kwargs)
+
+    return run
+
+
+def in_transaction(engine: Engine, query: Callable[Concatenate[Connection, Given], Result]) -> Callable[Given, Result]:
+    """Returns the query as a function that runs in a transaction of its own for each call."""
+
+    def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        with engine.begin() as connection:
+            return query(connection, *args, **kwargs)
 
     return run
 

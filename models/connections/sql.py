@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from functools import cache
 from types import MappingProxyType
 from typing import Any, cast
@@ -21,6 +22,12 @@ PARAMETER = re.compile(r"(?<![:\w]):([a-z]\w*)")  # does not match the second co
 def text(sql: str) -> TextClause:
     """Returns the statement of this SQL, the same object for the same SQL; `bindparams` returns a changed copy."""
     return sqlalchemy.text(sql)
+
+
+def database_clock(connection: Connection) -> datetime:
+    """Returns the time of the database's clock."""
+    now: datetime = connection.execute(text("select clock_timestamp()")).scalar_one()
+    return now
 
 
 def run(connection: Connection, sql: str, values: Mapping[str, Any] = MappingProxyType({})) -> list[Any]:

@@ -1,10 +1,10 @@
 """The promise book: settles promises once their time is over, sums them up by hour, and says what broke missed ones.
 
 Whether a promise was kept is known when its time is over; what broke it, when its request has ended. A request that its
-client cancels before that time, or deletes, is not counted.
+client cancels before that time, or deletes, or that its engine can never answer, is not counted.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, fields
 from datetime import datetime
 from math import sqrt
@@ -14,10 +14,11 @@ from sqlalchemy.orm import Session
 
 from models.client_requests import RequestView, read_views, select_views
 from models.connections.sql import text
+from models.new_requests import REFUSED_BY_ENGINE
 from models.planning.queue_position import QueuePlace, place_in_queue
 from models.planning.queue_snapshot import read_queue_snapshot
 from models.tables import RequestStatus, StoredRequest
-from scheduling.request import BACKGROUND_TIERS
+from scheduling.request import BACKGROUND_TIERS, TIER_LEVELS
 
 DAY_HOURS, WEEK_HOURS = 24, 168
 WITHHELD_HOURS = 2  # a level that was short in this hour or the one before is not promised. Not tuned
@@ -40,10 +41,12 @@ SETTLE = text("""
             coalesce(status in ('completed', 'incomplete') and finished_at <= promised_by, false) as kept
         from due left join lateral (
             select id, status, started_at, output_tokens, coalesce(base, model) as served_by, finished_at,
-                case when status = 'cancelled' then finished_at end as cancelled_at
+                case when status = 'cancelled' or error->>'code' = 'refused_by_engine' then finished_at end
+                    as cancelled_at
             from requests where id = request_id
             union all
-            select id, status, in_progress_at, done_tokens, null,
+            select id, status, in_progress_at, done_tokens, (select coalesce(r.base, r.model)
+                    from bulk_lines l join requests r on r.id = l.request_id where l.job_id = bulk_jobs.id limit 1),
                 coalesce(completed_at, failed_at, expired_at, cancelled_at), cancelling_at
             from bulk_jobs where id = request_id and request_id like 'batch%' and deleted_at is null
         ) w on true
@@ -53,21 +56,22 @@ SETTLE = text("""
             when status in ('failed', 'expired') then 'failed'
             when exists (
                 select from batches b where b.status = 'lost' and b.finished_at between sold_at and until
-                    and coalesce(b.model = served_by, true) -- the lines of a bulk job may be of any model
+                    and coalesce(b.model = served_by, true)
             ) then 'lost_worker'
-            when (until - started_at) * (1 - tokens / nullif(output_tokens, 0)) >= until - promised_by
-                then 'longer_answer'
+            -- in seconds, because an interval times the tokens of a large bulk job may be out of range
+            when extract(epoch from until - started_at)::float8 * (1 - tokens / nullif(output_tokens, 0))
+                >= extract(epoch from until - promised_by)::float8 then 'longer_answer'
             else 'later_arrivals' end as broke
         from looked
     ), counted as (
-        insert into promise_hours as old (hour, tenant, tier, probability, sold, kept, lost_worker, longer_answer,
-            failed, later_arrivals)
-        select date_trunc('hour', promised_by), tenant, tier, probability, count(*) filter (where not missed),
-            count(*) filter (where kept), count(*) filter (where broke = 'lost_worker'),
-            count(*) filter (where broke = 'longer_answer'), count(*) filter (where broke = 'failed'),
-            count(*) filter (where broke = 'later_arrivals')
-        from judged where not withdrawn group by 1, 2, 3, 4 order by 1, 2, 3, 4
-        on conflict (hour, tenant, tier, probability) do update set sold = old.sold + excluded.sold,
+        insert into promise_hours as old (hour, tenant, model, tier, probability, sold, kept, lost_worker,
+            longer_answer, failed, later_arrivals)
+        select date_trunc('hour', promised_by), tenant, coalesce(served_by, ''), tier, probability,
+            count(*) filter (where not missed), count(*) filter (where kept),
+            count(*) filter (where broke = 'lost_worker'), count(*) filter (where broke = 'longer_answer'),
+            count(*) filter (where broke = 'failed'), count(*) filter (where broke = 'later_arrivals')
+        from judged where not withdrawn group by 1, 2, 3, 4, 5 order by 1, 2, 3, 4, 5
+        on conflict (hour, tenant, model, tier, probability) do update set sold = old.sold + excluded.sold,
             kept = old.kept + excluded.kept, lost_worker = old.lost_worker + excluded.lost_worker,
             longer_answer = old.longer_answer + excluded.longer_answer, failed = old.failed + excluded.failed,
             later_arrivals = old.later_arrivals + excluded.later_arrivals
@@ -86,6 +90,11 @@ SUMS = text("""
     where hour > date_trunc('hour', statement_timestamp()) - make_interval(hours => :hours)
         and (cast(:tenant as text) is null or tenant = :tenant)
     group by 1, 2, 3 order by 1, 2, 3
+""")
+OF_MODELS = text("""
+    select model, probability, sum(sold)::int as sold, sum(kept)::int as kept from promise_hours
+    where hour > date_trunc('hour', statement_timestamp()) - make_interval(hours => :hours) and tier = any(:tiers)
+    group by 1, 2 having sum(sold) > 0 order by 1, 2
 """)
 NOW = text("select extract(epoch from statement_timestamp())::float8")
 OPEN = text("""
@@ -192,7 +201,8 @@ def delete_old(connection: Connection, retention_s: float, limit: int) -> int:
 
 def read_book(session: Session, tenant: str | None) -> PromiseBook:
     """Returns the promise book of a tenant, or of all."""
-    sums = _sums(session, WEEK_HOURS, tenant)
+    values = {"hours": WEEK_HOURS, "tenant": tenant}
+    sums = [PromiseSums(**row._mapping) for row in session.execute(SUMS, values)]
     since = session.execute(NOW).scalar_one() - DAY_HOURS * 3600
     last_day = [one for one in sums if one.hour and one.hour > since]
     hours = added(sums, lambda one: (one.hour, None, None))
@@ -202,27 +212,22 @@ def read_book(session: Session, tenant: str | None) -> PromiseBook:
     )
 
 
-def withheld_levels(session: Session, *, background: bool = False) -> frozenset[float]:
-    """Returns the probabilities at which nothing is promised now, because too few of the latest promises were kept.
+def withheld_levels(session: Session, *, background: bool = False) -> frozenset[tuple[str, float]]:
+    """Returns models with the probabilities at which nothing is promised now, as too few of the latest were kept.
 
     Times are promised to bulk jobs in the background tiers, and to calls in the others.
     """
     hours = BATCHES_WITHHELD_HOURS if background else WITHHELD_HOURS
-    of_kind = [one for one in _sums(session, hours) if (one.service_tier in BACKGROUND_TIERS) is background]
-    return frozenset(one.probability for one in added(of_kind, _level) if one.short)
+    tiers = BACKGROUND_TIERS if background else TIER_LEVELS.keys() - BACKGROUND_TIERS
+    return frozenset((model, one.probability) for model, one in of_models(session, hours, tiers) if one.short)
 
 
-def of_levels(session: Session, hours: int = DAY_HOURS) -> list[PromiseSums]:
-    """Returns the promises of all tenants by level, of this hour and those before it."""
-    return added(_sums(session, hours), _level)
-
-
-def _sums(session: Session, hours: int, tenant: str | None = None) -> list[PromiseSums]:
-    return [PromiseSums(**row._mapping) for row in session.execute(SUMS, {"hours": hours, "tenant": tenant})]
-
-
-def _level(one: PromiseSums) -> "Group":
-    return None, None, one.probability
+def of_models(
+    session: Session, hours: int = DAY_HOURS, tiers: Collection[str] = TIER_LEVELS.keys()
+) -> list[tuple[str, PromiseSums]]:
+    """Returns models with all tenants' promises of this hour and those before it, by level."""
+    rows = session.execute(OF_MODELS, {"hours": hours, "tiers": list(tiers)})
+    return [(row.model, PromiseSums(None, None, row.probability, row.sold, row.kept)) for row in rows]
 
 
 Group = tuple[float | None, str | None, float | None]
@@ -244,7 +249,7 @@ def _sum(hour: float | None, tier: str | None, some: list[PromiseSums]) -> Promi
 
 def _by_level(sums: list[PromiseSums]) -> list[PromiseSums]:
     of_tiers = added(sums, lambda one: (None, one.service_tier, one.probability))
-    of_all = added(sums, _level)
+    of_all = added(sums, lambda one: (None, None, one.probability))
     return sorted([*of_all, *of_tiers], key=lambda one: (one.probability, one.service_tier or ""))
 
 
@@ -256,9 +261,9 @@ COUNTS = [field.name for field in fields(PromiseSums)][3:]
 
 
 def is_kept(view: RequestView) -> bool | None:
-    """Returns whether a request's promise was kept; None without one, until it is known, and if it was cancelled."""
+    """Returns whether a request's promise was kept; None without one, until it is known, and if its client broke it."""
     due_at, request = None if view.promise is None else view.promise.promised_by, view.request
-    if request.status is RequestStatus.cancelled:
+    if request.status is RequestStatus.cancelled or (request.error or {}).get("code") == REFUSED_BY_ENGINE:
         return None
     answered = request.status is not RequestStatus.failed
     return in_time(due_at, request.finished_at, view.now, answered=answered)

@@ -11,6 +11,7 @@ from models.bulk.bulk_outlook import unended_work
 from models.connections.sql import text
 from models.planner_state import read_service_state, write_service_state
 from models.planning.live_fleet import costed_workers, live_workers
+from models.planning.queue_snapshot import read_queue_snapshot
 from models.registered_workers import registered_workers
 from models.tables import RequestStatus
 from scheduling.forecast.wanted_workers import SHORTEST_ROW, Demand
@@ -25,9 +26,9 @@ ARRIVALS_S = 120.0
 FLEX_WITHIN_S = 86_400.0
 STALE_S = 120.0  # older signals are not shown, so that an autoscaler changes nothing; several times their usual age
 
-# Both queries leave out lines of bulk jobs, and group by the model whose workers serve a request. UNFINISHED reads
-# unfinished requests, background requests apart; ARRIVED reads requests that arrived in the last ARRIVALS_S, without
-# background requests.
+# Both queries leave out lines of bulk jobs and what waits for a new budget, and group by the model whose workers serve
+# a request. UNFINISHED reads unfinished requests, background requests apart; ARRIVED reads requests that arrived in the
+# last ARRIVALS_S, without background requests.
 UNFINISHED = text("""
     select model, tier <= 'flex' as flex, count(*) filter (where status = 'in_progress') as running,
         count(*) filter (where status = 'queued') as requests,
@@ -42,7 +43,7 @@ UNFINISHED = text("""
         -- the ids from an index and each row by its id, whatever the statistics say of how many are unfinished
         from (select id from requests where status in ('queued', 'in_progress')) as found cross join lateral (
             select * from requests where id = found.id offset 0
-        ) as r where not r.held and r.job_id is null
+        ) as r where not r.held and r.job_id is null and (r.status = 'in_progress' or r.tenant <> all(:spent))
     ) unfinished group by 1, 2
 """)
 ARRIVED = text("""
@@ -51,7 +52,7 @@ ARRIVED = text("""
         select coalesce(base, model) as model, prompt_tokens,
             coalesce(output_tokens, predicted_tokens, limit_tokens) as answer
         from requests where status = state and arrived_at > statement_timestamp() - make_interval(secs => :back_s)
-            and job_id is null and tier > 'flex'
+            and job_id is null and tier > 'flex' and tenant <> all(:spent)
     ) arrived group by 1
 """)
 
@@ -64,21 +65,24 @@ class ScalingSignal:
     wanted: int
 
 
-def read_demands(connection: Connection) -> dict[str, Demand]:
+def read_demands(session: Session) -> dict[str, Demand]:
     """Returns the present demand for each model's workers; models without requests are left out."""
+    connection, snapshot = session.connection(), read_queue_snapshot(session)
+    spent = [] if snapshot is None else list(snapshot.decisions.spent_tenants)
     waiting, running = dict[str, Work](), dict[str, int]()
     jobs: defaultdict[str, list[tuple[Work, float]]] = defaultdict(list)
-    for row in connection.execute(UNFINISHED):
+    for row in connection.execute(UNFINISHED, {"spent": spent}):
         work = Work(row.requests, row.prefill, row.remaining, row.longest)
         if not row.flex:
             waiting[row.model], running[row.model] = work, row.running
         elif row.requests or row.running:
             jobs[row.model].append((work, FLEX_WITHIN_S))
     for one in unended_work(connection):
-        if one.model is not None and one.work.requests:
+        if one.model is not None and one.work.requests and one.job.tenant not in spent:
             jobs[one.model].append((one.work, one.left_s))
     statuses = [status.value for status in RequestStatus]
-    arrived = {row.model: row for row in connection.execute(ARRIVED, {"statuses": statuses, "back_s": ARRIVALS_S})}
+    values = {"statuses": statuses, "back_s": ARRIVALS_S, "spent": spent}
+    arrived = {row.model: row for row in connection.execute(ARRIVED, values)}
     demands = {}
     for model in dict.fromkeys([*arrived, *waiting, *jobs]):
         came, left = arrived.get(model), waiting.get(model, Work())

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from models.connections.sql import text
@@ -88,7 +87,6 @@ SUMMED = (
     "promised",
     "eta_error_s",
     "eta_kept",
-    "estimated",
     "estimate_error_s",
     "served_s",
 )
@@ -129,7 +127,6 @@ class HistoryPoint:
     promised: int | None
     eta_error_s: float | None
     eta_kept: int | None
-    estimated: int | None
     estimate_error_s: float | None
     served_s: float | None
     backlog: int | None
@@ -147,12 +144,6 @@ def take_samples(session: Session) -> int:
     session.execute(FORGET, {"kept_s": KEPT_S})
     session.commit()
     return taken
-
-
-def database_clock(session: Session) -> datetime:
-    """Returns the time of the database's clock."""
-    now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
-    return now
 
 
 def history(session: Session, back_s: int, step_s: int) -> list[HistoryPoint]:

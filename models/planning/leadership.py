@@ -16,7 +16,6 @@ class LeadLost(Exception):
     """Another process leads, or may have led meanwhile, so that this process's state in memory is out of date."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
         super().__init__(f"this {name} does not lead any more")
 
 

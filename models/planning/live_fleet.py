@@ -10,7 +10,6 @@ from sqlalchemy.orm import Session
 from models.connections.sql import run, text
 from models.registered_workers import RegisteredWorker, registered_workers, told_apart
 from models.stored_values import to_json
-from models.tables import BatchStatus
 from scheduling.costs import ProfiledCurves
 from scheduling.policy import Worker
 
@@ -38,14 +37,6 @@ class OpenBatch:
     started_at: float | None
     progress_tokens: int
     request_ids: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BatchEnding:
-    """A batch's status, and its serving time once it has finished."""
-
-    status: BatchStatus
-    serving_s: float | None
 
 
 def live_workers(connection: Connection, alive_s: float) -> list[RegisteredWorker]:
@@ -128,11 +119,7 @@ def open_batches(connection: Connection) -> list[OpenBatch]:
     return [OpenBatch(**{**row._asdict(), "request_ids": tuple(row.request_ids)}) for row in rows]
 
 
-def batch_endings(connection: Connection, batch_ids: Collection[int]) -> dict[int, BatchEnding]:
-    """Returns the status and serving time of these batches by batch id; leaves out deleted batches."""
-    rows = run(
-        connection,
-        "select id, status, serving_s from batches where id = any(cast(:ids as bigint[]))",
-        {"ids": list(batch_ids)},
-    )
-    return {row.id: BatchEnding(BatchStatus(row.status), row.serving_s) for row in rows}
+def serving_times(connection: Connection, batch_ids: Collection[int]) -> list[float]:
+    """Returns the serving times in seconds of those of these batches that have finished and are not deleted."""
+    sql = "select serving_s from batches where id = any(cast(:ids as bigint[])) and serving_s is not null"
+    return [row.serving_s for row in run(connection, sql, {"ids": list(batch_ids)})]

@@ -52,17 +52,15 @@ def place_in_queue(view: RequestView, snapshot: QueueSnapshot | None) -> QueuePl
         running = forecast is not None and forecast.position is None
         place = forecast if forecast is not None and running else _in_batch(view)
         return _with_interval(place, told_at_submission(request)).not_before(view.now)
-    if request.status is RequestStatus.queued and snapshot is not None:
-        decisions = snapshot.decisions
-        if request.tenant in decisions.spent_tenants or request.job_id in decisions.spent_jobs:
-            return QueuePlace()
-    if request.status is RequestStatus.queued and request.tier == "off_peak" and snapshot is not None:
-        opens_at = snapshot.decisions.off_peak_at
-        if opens_at is not None:
-            return QueuePlace(None, datetime.fromtimestamp(opens_at + snapshot.queue.typical_s, UTC)).not_before(
-                view.now
-            )
-    if request.status is not RequestStatus.queued or snapshot is None or request.served_by in snapshot.unserved:
+    if request.status is not RequestStatus.queued or snapshot is None:
+        return QueuePlace()
+    decisions = snapshot.decisions
+    if request.tenant in decisions.spent_tenants or request.job_id in decisions.spent_jobs:
+        return QueuePlace()
+    if request.tier == "off_peak" and decisions.off_peak_at is not None:
+        opens_at = datetime.fromtimestamp(decisions.off_peak_at + snapshot.queue.typical_s, UTC)
+        return QueuePlace(None, opens_at).not_before(view.now)
+    if request.served_by in snapshot.unserved:
         return QueuePlace()
     told = told_at_submission(request)
     eta_at = told.eta_at or snapshot.at + timedelta(seconds=snapshot.queue.backlog_s + snapshot.queue.typical_s)

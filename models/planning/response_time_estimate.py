@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from sqlalchemy.orm import Session
 
-from models.connections.sql import text
+from models.connections.sql import database_clock, text
 from models.new_requests import NewRequest, SubmissionEta
 from models.planning.queue_snapshot import QueueSnapshot
 from models.request_predictions import scoped_application
@@ -70,7 +70,6 @@ FETCH_UNANSWERED = text("""
     from newest, lateral (select extract(epoch from clock_timestamp() - arrived_at)::float8 as age_s) as waits
     where eta is not null order by hashtext(id) limit :most
 """)
-FETCH_NOW = text("select extract(epoch from clock_timestamp())::float8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +309,7 @@ class RecentAnswers:
 def read_response_times(session: Session, answers: RecentAnswers) -> ResponseTimeEstimate:
     """Adds the answers that came since the last call, and the requests that still wait; returns the new estimate."""
     newest, unanswered = read_newest_answers(session, answers.newest_at), read_unanswered(session)
-    return answers.add(newest, unanswered, session.scalar(FETCH_NOW) or 0.0)
+    return answers.add(newest, unanswered, database_clock(session.connection()).timestamp())
 
 
 def read_newest_answers(session: Session, since: float) -> list[RecentAnswer]:

@@ -9,6 +9,8 @@ cancelled or late ends as any other queued request.
 """
 
 from collections.abc import Collection, Sequence
+from itertools import accumulate
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -49,11 +51,12 @@ FOLLOW = f"""
     update requests r set twin_of = f.leader from followers f where r.id = f.id returning r.id
 """  # noqa: S608  # constants
 
+SIZE = "coalesce(pg_column_size(output_text), 0) + coalesce(pg_column_size(logprobs), 0)"
 ENDED = f"""
-    select id, case when status in ('completed', 'incomplete') then 'answered'
+    select id, {SIZE} as bytes, case when status in ('completed', 'incomplete') then 'answered'
         when status = 'failed' and error->>'code' <> 'deadline_exceeded' then 'failed' else 'gone' end as how
     from requests where {TO_SHARE} order by finished_at limit :most for update skip locked
-"""  # noqa: S608  # a constant
+"""  # noqa: S608  # constants
 
 # The followers of the ended requests `l` with these ids, at most `most` in all.
 FOLLOWERS = f"""
@@ -62,13 +65,11 @@ FOLLOWERS = f"""
         order by arrived_at, id limit {{most}} for update skip locked
     ) as f where l.id = any(cast(:ids as text[]))
 """  # noqa: S608  # a constant
-SIZE = "coalesce(pg_column_size(l.output_text), 0) + coalesce(pg_column_size(l.logprobs), 0)"
-AS_MANY = f"greatest(1, least(:most, :most_bytes / (1 + {SIZE})))"
 # The twin has no times before its own arrival; its prompt was computed for another request, and so was its answer.
 ANSWER = f"""
     with answers as materialized ( -- once: a plan that read it again would find further followers
         select f.id as follower, l.*, l.status <> 'completed' as cut_off
-        from {FOLLOWERS.format(most=AS_MANY)} limit :most
+        from {FOLLOWERS.format(most=":each")} limit :most
     ), ended as (
         update requests r /* complete, cut_off */ set
             status = case when a.cut_off then 'incomplete' else 'completed' end,
@@ -118,8 +119,8 @@ def share_answers(connection: Connection, most: int = SHARED_AT_ONCE) -> list[st
     ended = run(connection, ENDED, {"most": LEADERS_AT_ONCE})
     if not ended:
         return []
-    which = {how: [row.id for row in ended if row.how == how] for how in ("answered", "failed", "gone")}
-    answered = _answer(connection, which["answered"], most)
+    which = {how: [row.id for row in ended if row.how == how] for how in ("failed", "gone")}
+    answered = _answer(connection, [row for row in ended if row.how == "answered"], most)
     if which["failed"]:
         run(connection, COMPUTE_EACH, {"ids": which["failed"], "most": most})
     if which["gone"]:
@@ -128,8 +129,12 @@ def share_answers(connection: Connection, most: int = SHARED_AT_ONCE) -> list[st
     return answered
 
 
-def _answer(connection: Connection, leaders: Sequence[str], most: int) -> list[str]:
-    if not leaders:
+def _answer(connection: Connection, leaders: Sequence[Any], most: int) -> list[str]:
+    """Answers followers of the first of these ended requests, of one request at least, as far as MOST_BYTES allows."""
+    sizes = accumulate(row.bytes for row in leaders)
+    first = [row for row, size in zip(leaders, sizes, strict=True) if size <= MOST_BYTES] or leaders[:1]
+    if not first:
         return []
-    rows = run(connection, ANSWER, {"ids": leaders, "most": most, "most_bytes": MOST_BYTES})
-    return [row.id for row in rows]
+    each = MOST_BYTES // (1 + sum(row.bytes for row in first))
+    values = {"ids": [row.id for row in first], "most": most, "each": max(1, min(most, each))}
+    return [row.id for row in run(connection, ANSWER, values)]

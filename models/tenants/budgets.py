@@ -33,26 +33,30 @@ class SpentBudgets:
 
 
 # What each tenant with a budget has used of it in the present period, and when the next one begins. `recent` are the
-# entries that are not folded into days yet; Postgres reads them only if there is a budget.
+# entries that are not folded into days and months yet; Postgres reads them only if there is a budget.
 USED = """
     recent as materialized (
         select day, tenant, tier, job_id, sum(gpu_s) as gpu_s from usage_entries group by day, tenant, tier, job_id
     ), periods as (
-        select name, budget, date_trunc(budget->>'period', statement_timestamp() at time zone 'UTC') as begins
+        select name, budget, budget->>'period' as period,
+            date_trunc(budget->>'period', statement_timestamp() at time zone 'UTC')::date as begins
         from tenants where budget is not null and name = coalesce(cast(:tenant as text), name)
     ), counted as (
         select name, tier, sum(gpu_s) as gpu_s from (
-            select name, days.* from periods cross join lateral ( -- by the index, however many days there are
-                select tier, gpu_s from usage_days where tenant = name and day >= begins::date offset 0
-            ) as days
+            select name, folded.* from periods cross join lateral ( -- by the indexes, however many days there are
+                select tier, gpu_s from usage_days where period = 'day' and tenant = name and day = begins
+                union all
+                select tier, gpu_s from usage_months where period = 'month' and tenant = name and month = begins
+                offset 0
+            ) as folded
             union all
-            select name, tier, gpu_s from periods join recent on tenant = name and day >= begins::date
+            select name, tier, gpu_s from periods join recent on tenant = name and day >= begins
         ) as usage group by name, tier
     ), used as (
-        select name, budget, begins + ('1 ' || (budget->>'period'))::interval as ends,
+        select name, budget, period, begins + ('1 ' || period)::interval as ends,
             coalesce(sum(gpu_s * case when budget->>'unit' = 'gpu_s' then 1
                 else coalesce((cast(:prices as jsonb)->>tier)::float8, 0) end), 0) as amount
-        from periods left join counted using (name) group by name, budget, begins
+        from periods left join counted using (name) group by name, budget, period, begins
     )
 """
 SPENT = f"""
@@ -65,7 +69,7 @@ SPENT = f"""
 """  # noqa: S608  # a constant
 LEFT = text(f"""
     with {USED}
-    select (budget->>'amount')::float8 - amount as amount, budget->>'unit' as unit, budget->>'period' as period,
+    select (budget->>'amount')::float8 - amount as amount, budget->>'unit' as unit, period,
         extract(epoch from ends at time zone 'UTC')::float8 as ends_at
     from used
 """)  # noqa: S608  # a constant

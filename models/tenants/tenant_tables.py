@@ -100,3 +100,14 @@ class UsageDay(Base):
     tier: Mapped[str] = mapped_column(primary_key=True, server_default="default")
 
     __table_args__ = (Index("usage_days_of_tenant", "tenant", "day"),)
+
+
+class UsageMonth(Base):
+    """The GPU-seconds of a tenant's days in one month, which each step of the planner compares with its budget."""
+
+    __tablename__ = "usage_months"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    month: Mapped[date] = mapped_column(primary_key=True)  # its first day
+    tier: Mapped[str] = mapped_column(primary_key=True)
+    gpu_s: Mapped[float]

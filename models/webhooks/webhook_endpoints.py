@@ -42,15 +42,14 @@ class EndpointState:
 class TooManyEndpoints(Exception):
     """The tenant has MOST_ENDPOINTS endpoints already."""
 
-    def __init__(self) -> None:
-        super().__init__(f"You have {MOST_ENDPOINTS} webhook endpoints already, the most that one tenant may have.")
-
 
 def create(session: Session, tenant: str, url: str, events: Sequence[str]) -> WebhookEndpoint:
     """Stores an endpoint, which gets the events from now on; raises TooManyEndpoints."""
     check_alone(session, tenant, "webhook endpoints")
     if (session.scalar(select(func.count()).where(WebhookEndpoint.tenant == tenant)) or 0) >= MOST_ENDPOINTS:
-        raise TooManyEndpoints
+        raise TooManyEndpoints(
+            f"You have {MOST_ENDPOINTS} webhook endpoints already, the most that one tenant may have."
+        )
     endpoint = WebhookEndpoint(
         id=f"we_{uuid.uuid4().hex}", tenant=tenant, url=url, events=sorted(set(events)), secret=new_secret()
     )

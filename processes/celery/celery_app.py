@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from celery_config import RECONNECT_WITHIN_S, TICK_S, celery_config
 from models.connections.database_errors import explain
 from models.connections.installation import Installation, read_installation
-from models.connections.session import make_engine
+from models.connections.session import brief_engine
 from processes import json_logs
 from processes.celery.broker_transport import TolerantTransport
 from processes.hosted_process import HostedProcess
@@ -95,14 +95,11 @@ def _required(name: str, value: str | None) -> str:
 
 
 def _installation_of(url: str, log_level: str) -> Installation:
-    engine = make_engine(url, pool_size=1, name="magnus start")
     try:
-        with engine.connect() as connection:
+        with brief_engine(url, "magnus start") as engine, engine.connect() as connection:
             return read_installation(connection)
     except SQLAlchemyError as error:
         json_logs.refuse_to_start(explain(error), log_level)
-    finally:
-        engine.dispose()
 
 
 def run(make: Callable[[CeleryService], HostedProcess], queue: str, name: str) -> int:

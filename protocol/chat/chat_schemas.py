@@ -157,16 +157,6 @@ class CommonFields(StructuredFields, WaitingFields):
     service_tier: AskedTier = None
 
     @property
-    def includes_usage(self) -> bool:
-        """Whether a stream ends with the tokens used."""
-        return bool(self.stream_options and self.stream_options.include_usage)
-
-    @property
-    def counts_usage(self) -> bool:
-        """Whether each chunk of a stream has the tokens so far."""
-        return bool(self.stream_options and self.stream_options.continuous_usage_stats)
-
-    @property
     def stops(self) -> list[str]:
         """Returns the stop strings as a list."""
         return [self.stop] if isinstance(self.stop, str) else self.stop or []

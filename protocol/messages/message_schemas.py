@@ -7,7 +7,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from pydantic_core import PydanticCustomError, to_json
 
 from protocol.chat.chat_schemas import WaitingFields
-from protocol.field_types import TEXT_OR_LIST, Body, HistoryBody, StopString, Text
+from protocol.field_types import TEXT_OR_LIST, Body, HistoryBody, StopString, Text, by_type, kind_of
 from protocol.requests.options import JsonSchema
 from protocol.requests.tools import ANTHROPIC_KIND, MOST_PARTS, MOST_TOOLS, AnthropicTool, CallId
 from request_body import Effort, StoredCall, StoredTool, StoredToolChoice, StoredTurn
@@ -82,27 +82,13 @@ BLOCKS_OF = {
     "assistant": ("text", "thinking", "redacted_thinking", "tool_use"),
     "system": ("text",),
 }
-BLOCKS = frozenset(kind for kinds in BLOCKS_OF.values() for kind in kinds)
-
-
-def kind_of_block(value: Any) -> str | None:
-    """Returns the tag of the type that a content block is validated as."""
-    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return f"<{kind}>" if isinstance(kind, str) and kind in BLOCKS else None
-
-
 Block = Annotated[
     Annotated[TextBlock, Tag("<text>")]
     | Annotated[ThinkingBlock, Tag("<thinking>")]
     | Annotated[RedactedThinkingBlock, Tag("<redacted_thinking>")]
     | Annotated[ToolUseBlock, Tag("<tool_use>")]
     | Annotated[ToolResultBlock, Tag("<tool_result>")],
-    Discriminator(
-        kind_of_block,
-        custom_error_type="block",
-        custom_error_message="must be of type text, thinking, tool_use or tool_result; images and documents are not "
-        "read here",
-    ),
+    by_type("block", "must be of type text, thinking, tool_use or tool_result; images and documents are not read here"),
 ]
 
 
@@ -161,7 +147,7 @@ class MessageTool(HistoryBody):
 
 def custom_or_anthropics(value: Any) -> str | None:
     """Returns the tag of the type that a tool is validated as; without a type it is a function's."""
-    kind = value.get("type") or "custom" if isinstance(value, dict) else getattr(value, "type", None)
+    kind = kind_of(value, "custom")
     if kind == "custom":
         return "<custom>"
     return "<anthropics>" if isinstance(kind, str) and re.search(ANTHROPIC_KIND, kind) else None

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, Field, Tag
 from pydantic_core import to_json
 
 from inference.engine_requests import MAX_TOKEN_ID, JsonFormat
@@ -18,7 +18,7 @@ from inference.prompts.request_tokens import RequestTokens
 from inference.tool_calls import required_format
 from processes.cpu_turns import others_turn
 from protocol.client_errors import InvalidRequest
-from protocol.field_types import Body, HistoryBody, Text, storable
+from protocol.field_types import Body, HistoryBody, Text, by_type, storable
 from request_body import RequestBody, Sampling, StoredFormat
 
 MOST_BIASES = 300  # OpenAI's bound
@@ -194,15 +194,7 @@ class TextSchemaFormat(NamedSchema):
     type: Literal["json_schema"]
 
 
-def format_tag(value: Any) -> str | None:
-    """Returns the tag of the format that a value asks for, so that an error names the field and not every format."""
-    kind = value.get("type") or "text" if isinstance(value, dict) else getattr(value, "type", None)
-    return f"<{kind}>" if kind in ("text", "json_object", "json_schema") else None
-
-
-FORMAT = Discriminator(
-    format_tag, custom_error_type="format", custom_error_message="must be of type text, json_object or json_schema"
-)
+FORMAT = by_type("format", "must be of type text, json_object or json_schema", default="text")
 ChatFormat = Annotated[
     Annotated[TextFormat, Tag("<text>")]
     | Annotated[JsonObjectFormat, Tag("<json_object>")]

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
 from pydantic_core import to_json
 
 from protocol.client_errors import InvalidRequest
-from protocol.field_types import Body, Pattern, Text
+from protocol.field_types import Body, Pattern, Text, by_type, kind_of
 from protocol.requests.options import JsonSchema
 from request_body import CUSTOM_INPUT, StoredCall, StoredTool, StoredToolChoice
 
@@ -103,15 +103,7 @@ class ChatCustomTool(Body):
     custom: CustomDefinition
 
 
-def function_or_custom(value: Any) -> str | None:
-    """Returns the tag of the type that a chat's tool or call is validated as; without a type it is a function's."""
-    kind = value.get("type") or "function" if isinstance(value, dict) else getattr(value, "type", None)
-    return f"<{kind}>" if kind in ("function", "custom") else None
-
-
-FUNCTION_OR_CUSTOM = Discriminator(
-    function_or_custom, custom_error_type="tool", custom_error_message="must be of type function or custom"
-)
+FUNCTION_OR_CUSTOM = by_type("tool", "must be of type function or custom", default="function")
 ChatTool = Annotated[
     Annotated[ChatFunction, Tag("<function>")] | Annotated[ChatCustomTool, Tag("<custom>")], FUNCTION_OR_CUSTOM
 ]
@@ -169,7 +161,7 @@ class AnthropicTool(BaseModel):
 
 def kind_of_tool(value: Any) -> str | None:
     """Returns the tag of the type that a tool is validated as."""
-    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    kind = kind_of(value)
     return f"<{kind}>" if kind in ("function", "custom") else "<hosted>" if kind in get_args(HostedKind) else None
 
 
@@ -275,8 +267,9 @@ def kind_of_choice(value: Any) -> str | None:
     """Returns the tag of the type that a choice is validated as."""
     if isinstance(value, str):
         return "<text>"
-    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return "<allowed>" if kind == "allowed_tools" else "<object>" if not isinstance(value, list | int | float) else None
+    if kind_of(value) == "allowed_tools":
+        return "<allowed>"
+    return None if isinstance(value, list | int | float) else "<object>"
 
 
 CHOICE = Discriminator(

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, Field, Tag
 
 from models.tables import RequestStatus
 from protocol.api_objects import PageQuery, Query
@@ -18,6 +18,7 @@ from protocol.field_types import (
     Temperature,
     Text,
     TopP,
+    by_type,
     only_beside,
 )
 from protocol.requests.options import (
@@ -175,22 +176,11 @@ class ItemReference(HistoryBody):
     id: Annotated[Text, Field(max_length=128)]
 
 
-ITEM_KINDS = (
-    *("message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"),
-    "item_reference",
-)
-
-
-def kind_of_item(value: Any) -> str | None:
-    """Returns the tag of the type that an item is validated as; an item without a type is a message."""
-    kind = value.get("type") or "message" if isinstance(value, dict) else getattr(value, "type", None)
-    return f"<{kind}>" if kind in ITEM_KINDS else None
-
-
-ITEM = Discriminator(
-    kind_of_item,
-    custom_error_type="item",
-    custom_error_message=f"must be of type {', '.join(ITEM_KINDS[:-1])} or {ITEM_KINDS[-1]}",
+ITEM = by_type(
+    "item",
+    "must be of type message, reasoning, function_call, function_call_output, custom_tool_call, "
+    "custom_tool_call_output or item_reference",
+    default="message",
 )
 
 InputItem = Message | ReasoningItem | FunctionCallItem | CustomCallItem | FunctionOutputItem | ItemReference

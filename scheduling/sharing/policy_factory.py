@@ -19,6 +19,7 @@ from scheduling.sharing.background.background_last import BackgroundLast
 from scheduling.sharing.background.background_part import BACKGROUND_SHARE
 from scheduling.sharing.background.spare_capacity import SpareCapacity
 from scheduling.sharing.isolation import IsolatingPolicy
+from scheduling.sharing.rebalancing import Rebalancing
 from scheduling.sharing.tenant_shares import OffloadShares, TenantShares
 
 
@@ -71,7 +72,8 @@ def make_policy(name: str, settings: PolicySettings) -> IsolatingPolicy:
         raise UnknownPolicy(name)
     make = partial(AbilityGroups, partial(_with_shares, name, settings))
     if _plain(name, settings).mode == "continuous":
-        return IsolatingPolicy(SpareCapacity(make, settings.background_share))
+        shared = SpareCapacity(make, settings.background_share)
+        return IsolatingPolicy(Rebalancing(shared) if name == "fusion" else shared)
     return IsolatingPolicy(BackgroundLast(make))
 
 

@@ -1,6 +1,5 @@
 """The progress of bulk jobs: counts ended lines, applies a job's changes to its waiting lines, ends jobs."""
 
-from collections.abc import Callable
 from functools import partial
 from time import monotonic
 
@@ -11,7 +10,7 @@ from models.bulk import bulk_progress
 from models.bulk.bulk_jobs import pages_of_ended_lines
 from models.bulk.bulk_progress import CHANGED_AT_ONCE, LineCounts, WatchedJob
 from models.bulk.bulk_tables import BulkStatus, FilePurpose
-from models.connections.session import make_sessions
+from models.connections.session import in_transaction, make_sessions
 from protocol.bulk.result_lines import EndingJob, result_lines
 from tasks.chores.upkeep import repeat
 
@@ -59,7 +58,7 @@ def update_next_job(engine: Engine) -> bool:
     if status is None:
         change = bulk_progress.stop_lines if job.stopped else bulk_progress.tell_lines if job.untold else None
         if change is not None:
-            repeat(partial(_change_some, engine, change, job.id), CHANGED_AT_ONCE, CHANGE_FOR_S)
+            repeat(partial(in_transaction(engine, change), job.id), CHANGED_AT_ONCE, CHANGE_FOR_S)
         return True
     measured = all(_measured(engine, job, status, purpose) for purpose in (FilePurpose.output, FilePurpose.error))
     with engine.begin() as connection:
@@ -70,26 +69,19 @@ def update_next_job(engine: Engine) -> bool:
     return True
 
 
-def _change_some(engine: Engine, change: Callable[[Connection, str], int], job_id: str) -> int:
-    with engine.begin() as connection:
-        return change(connection, job_id)
-
-
 def _measured(engine: Engine, job: WatchedJob, status: BulkStatus, purpose: FilePurpose) -> bool:
     """Adds up sizes of result lines, which no longer change, for MEASURED_FOR_S; returns whether all are added up."""
     file_id = job.output_file_id if purpose is FilePurpose.output else job.error_file_id
     if file_id is None:
         return True
-    with engine.begin() as connection:
-        after = last = bulk_progress.measured_line(connection, file_id)
+    after = last = in_transaction(engine, bulk_progress.measured_line)(file_id)
     ending, size, until, whole = EndingJob(job.id, job.endpoint, status), 0, monotonic() + MEASURED_FOR_S, True
     for page in pages_of_ended_lines(make_sessions(engine), job.id, purpose, after):
         size += sum(map(len, result_lines(ending, [page])))
         last, whole = page[-1].line, monotonic() < until
         if not whole:
             break
-    with engine.begin() as connection:
-        bulk_progress.add_size(connection, file_id, after, last, size)
+    in_transaction(engine, bulk_progress.add_size)(file_id, after, last, size)
     return whole
 
 

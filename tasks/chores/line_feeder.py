@@ -22,6 +22,7 @@ from inference.engine_errors import TokenizerAway
 from models import notifications
 from models.bulk import bulk_feed
 from models.bulk.bulk_feed import JobStep, NewLine
+from models.connections.session import in_transaction
 from models.new_requests import NewRequest
 from models.planning.live_fleet import served_adapters
 from models.planning.queue_snapshot import read_queue_snapshot
@@ -112,15 +113,13 @@ class LineFeeder:
         """Returns whether other requests were served lately, and each tenant has enough lines queued for a step."""
         if any(budget.queued < LINES_AT_ONCE for budget in budgets):
             return False
-        with self._engine.begin() as connection:
-            if bulk_feed.others_are_served(connection):
-                self._others_at = monotonic()
+        if in_transaction(self._engine, bulk_feed.others_are_served)():
+            self._others_at = monotonic()
         return monotonic() - self._others_at < OTHERS_FOR_S
 
     def _step(self, budgets: dict[str, QueueBudget], full: Collection[str]) -> int | None:
         """Reads some lines of the job that has waited longest; returns how many, or None if no job can be read."""
-        with self._engine.begin() as connection:
-            job_id = bulk_feed.begin_step(connection, full)
+        job_id = in_transaction(self._engine, bulk_feed.begin_step)(full)
         if job_id is None:
             return None
         try:
@@ -134,8 +133,7 @@ class LineFeeder:
             limits = replace(self._limits(), all_adapters=lambda: adapters)
             lines = read_some(job, LineReader(job.endpoint, job.tenant, limits, snapshot), budgets[job.tenant])
         except TokenizerAway:
-            with self._engine.begin() as connection:
-                bulk_feed.end_step(connection, job_id, LINES_AT_ONCE)
+            in_transaction(self._engine, bulk_feed.end_step)(job_id, LINES_AT_ONCE)
             raise
         return self._store(job, lines, budgets[job.tenant])
 

@@ -3,6 +3,7 @@
 from time import monotonic
 
 from sqlalchemy import Engine
+from sqlalchemy.orm import Session
 
 from models.operations.scaling_signals import ScalingSignal, read_demands, read_workers, write_signals
 from scheduling.forecast.wanted_workers import Demand, work_s, workers_wanted
@@ -18,20 +19,19 @@ class ScalingMeter:
 
     def __init__(self, engine: Engine, alive_s: float, target_s: float) -> None:
         """A worker whose heartbeat is older than `alive_s` counts as gone; `target_s` is the wanted response time."""
-        self._engine, self._alive_s, self._target_s = engine, alive_s, target_s
-        self._due_at = 0.0
+        self._engine, self._alive_s, self._target_s, self._due_at = engine, alive_s, target_s, 0.0
 
     def measure_if_due(self) -> None:
         """Computes and stores the signals, unless READING_SHARE forbids another measurement so soon."""
         began = monotonic()
         if began < self._due_at:
             return
-        with self._engine.begin() as connection:
-            demands, workers = read_demands(connection), read_workers(connection, self._alive_s)
+        with Session(self._engine) as session, session.begin():
+            demands, workers = read_demands(session), read_workers(session.connection(), self._alive_s)
             signals = {}
             for model in demands.keys() | workers.keys():
                 demand, of_model = demands.get(model, NOTHING), workers.get(model, ())
                 wanted = workers_wanted(demand, of_model, self._target_s)
                 signals[model] = ScalingSignal(round(work_s(demand, of_model), 3), wanted)
-            write_signals(connection, signals)
+            write_signals(session.connection(), signals)
         self._due_at = began + (monotonic() - began) / READING_SHARE

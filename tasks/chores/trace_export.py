@@ -9,6 +9,7 @@ import httpx
 import structlog
 from sqlalchemy import Engine
 
+from models.connections.session import in_transaction
 from models.ended_requests import TracedRequest, move_mark, read_traced
 from settings import VERSION
 from tasks.chores.upkeep import PART_FOR_S, repeat
@@ -35,13 +36,11 @@ def export_traces(engine: Engine, url: str) -> None:
 
 
 def _export_some(engine: Engine, collector: httpx.Client, url: str) -> int:
-    with engine.begin() as connection:
-        traced = read_traced(connection, AT_ONCE)
+    traced = in_transaction(engine, read_traced)(AT_ONCE)
     if traced is None:
         return 0
     collector.post(url, json=otlp(traced.requests)).raise_for_status()
-    with engine.begin() as connection:
-        move_mark(connection, traced)
+    in_transaction(engine, move_mark)(traced)
     return len(traced.requests)
 
 

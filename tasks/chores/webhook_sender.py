@@ -15,6 +15,7 @@ import structlog
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from models.connections.session import in_transaction
 from models.webhooks import webhook_deliveries
 from models.webhooks.webhook_deliveries import ClaimedDelivery, DeliveryResult
 from tasks.chores.webhook_delivery import CheckedBackend, deliver
@@ -94,23 +95,15 @@ class WebhookSender(Thread):
 
     def _claim(self, most: int, running: dict[str, int]) -> list[ClaimedDelivery]:
         try:
-            with self._database.begin() as connection:
-                return webhook_deliveries.claim(
-                    connection,
-                    most,
-                    running,
-                    each=EACH,
-                    each_failing=EACH_FAILING,
-                    each_tenant=EACH_TENANT,
-                    claim_s=CLAIM_S,
-                )
+            claim = in_transaction(self._database, webhook_deliveries.claim)
+            limits = {"each": EACH, "each_failing": EACH_FAILING, "each_tenant": EACH_TENANT}
+            return claim(most, running, **limits, claim_s=CLAIM_S)
         except SQLAlchemyError as error:  # the next claim, LOOK_EVERY_S later, tries again
             log.warning("webhooks not claimed", error=str(error))
             return []
 
     def _write(self, results: list[DeliveryResult]) -> None:
         try:
-            with self._database.begin() as connection:
-                webhook_deliveries.write_results(connection, results, GIVE_UP_AFTER_S)
+            in_transaction(self._database, webhook_deliveries.write_results)(results, GIVE_UP_AFTER_S)
         except SQLAlchemyError as error:  # once their claims end, the deliveries are due again, under the same ids
             log.warning("webhook results not written", results=len(results), error=str(error))

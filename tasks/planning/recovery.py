@@ -75,7 +75,6 @@ class Recovery:
         for name in unreachable:
             log.error("worker takes no messages", worker=name, remedy="compare its MAGNUS_REDIS_URL with the planner's")
         probes = [(NO_BATCH, name) for name in reconciler.workers_to_probe(connection, rules.alive_s)]
-        on_time_s = (
-            rules.on_time_s if now > self._unsent_at else 0.0
-        )  # a message that the broker refuses makes no worker suspect
+        # a message that the broker refuses makes no worker suspect
+        on_time_s = rules.on_time_s if now > self._unsent_at else 0.0
         return reconciler.batches_to_resend(connection, rules.resend_s, on_time_s) + probes

@@ -82,10 +82,9 @@ class RecentServingTimes:
 
     def mean_s(self, connection: Connection) -> float:
         """Returns the average in seconds, or 0 before the first batch finished."""
-        endings = live_fleet.batch_endings(connection, self._ended) if self._ended else {}
+        times = live_fleet.serving_times(connection, self._ended) if self._ended else []
         self._ended.clear()
-        for ending in endings.values():
-            if ending.serving_s is not None:
-                weight = NEWEST_WEIGHT if self._mean_s else 1.0
-                self._mean_s += weight * (ending.serving_s - self._mean_s)
+        for serving_s in times:
+            weight = NEWEST_WEIGHT if self._mean_s else 1.0
+            self._mean_s += weight * (serving_s - self._mean_s)
         return self._mean_s

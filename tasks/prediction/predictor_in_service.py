@@ -10,6 +10,7 @@ from learning.calibration import CalibratedPredictor
 from learning.features.length_predictor import LengthPredictor
 from learning.predictors.cold_start import RunningRegression
 from models import model_versions, request_predictions, training_log
+from models.connections.session import in_transaction
 from models.request_predictions import UnpredictedRequest
 from models.training_log import FinishedRequest
 from processes.outcomes import OutcomeCursor, outcome_of, prompt_of
@@ -75,12 +76,11 @@ class PredictorInService:
         while True:
             if monotonic() >= self._check_at:
                 self._look_at_what_is_new()
-            with self._engine.begin() as connection:
-                chunk = request_predictions.claim_unpredicted(connection, self._chunk)
+            chunk = in_transaction(self._engine, request_predictions.claim_unpredicted)(self._chunk)
             total += self._predict_claimed(chunk)
             if monotonic() >= self._check_at:
-                with self._engine.begin() as connection:
-                    request_predictions.write_predictor_heartbeat(connection, self._version, predicted=bool(chunk))
+                beat = in_transaction(self._engine, request_predictions.write_predictor_heartbeat)
+                beat(self._version, predicted=bool(chunk))
                 self._check_at = monotonic() + self._check_every_s
             if not chunk:
                 break
@@ -94,24 +94,21 @@ class PredictorInService:
         if not chunk:
             return 0
         lengths = self._predict(chunk)
-        with self._engine.begin() as connection:
-            return request_predictions.write_predictions(connection, chunk, lengths, self._version)
+        return in_transaction(self._engine, request_predictions.write_predictions)(chunk, lengths, self._version)
 
     def _look_at_what_is_new(self) -> None:
         """Adopt a newer version, and correct the predictor in service by the new outcomes."""
         self._adopt_active_version()
-        with self._engine.begin() as connection:
-            new = training_log.finished_requests(
-                connection, self._most_observed, OBSERVED_AGE_S, self._outcomes.after, self._outcomes.known_ids
-            )
+        new = in_transaction(self._engine, training_log.finished_requests)(
+            self._most_observed, OBSERVED_AGE_S, self._outcomes.after, self._outcomes.known_ids
+        )
         self._outcomes.advance(new, monotonic())
         if new:
             self._correct(new)
 
     def _adopt_active_version(self) -> None:
         """Replace the predictor in service by the active published version if that is another one."""
-        with self._engine.begin() as connection:
-            name = model_versions.active_name(connection, "length")
+        name = in_transaction(self._engine, model_versions.active_name)("length")
         if name is None or name == self._version:
             return
         published = load_active(self._engine.begin, "length")
@@ -134,8 +131,7 @@ class PredictorInService:
     def _predict_again(self, outdated_before: str) -> int:
         """Predict again some waiting requests that an older running version predicted; returns how many."""
         most = min(OUTDATED_CHUNK, self._chunk)
-        with self._engine.begin() as connection:
-            chunk = request_predictions.claim_outdated(connection, outdated_before, most)
+        chunk = in_transaction(self._engine, request_predictions.claim_outdated)(outdated_before, most)
         if len(chunk) < most:
             self._outdated_before = None
         return self._predict_claimed(chunk)

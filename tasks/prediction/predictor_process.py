@@ -1,11 +1,8 @@
 """The predictor's process: predicts new requests when they are announced, at ticks, and by itself if ticks fail."""
 
 import sys
-from collections.abc import Callable
 from functools import cache, partial
 from time import sleep
-
-from sqlalchemy import Engine
 
 from celery_config import TICK_S
 from learning.predictors.predictor_factory import MODEL_PREDICTORS, NEED_NO_FIT
@@ -60,21 +57,10 @@ def predictor(service: CeleryService) -> HostedProcess:
     loop = Loop("prediction", look, MISSING_TICKS * TICK_S)
     on_ticks(service.app, "predict", loop.step)
     listening = make_engine(service.database_url, pool_size=1, name="magnus predictor listens")
-    return HostedProcess(
-        [
-            loop,
-            submission_listener(listening, look_at_submissions, partial(loop.step_every, POLL_BEHIND_POOLER_S)),
-            Heartbeat("predictor", service.database_url, [loop]),
-        ]
-    )
-
-
-def submission_listener(
-    engine: Engine, on_submissions: Callable[[list[str]], None], on_pooler: Callable[[], None]
-) -> Listener[str]:
-    """Returns the thread that calls `on_submissions` when it is notified of new requests."""
-    channel = Channel("submissions", partial(Notifications, engine, SUBMITTED), ERRORS)
-    return Listener("submissions", channel, on_submissions, wait_s=STOP_WITHIN_S, on_pooler=on_pooler)
+    channel = Channel("submissions", partial(Notifications, listening, SUBMITTED), ERRORS)
+    poll = partial(loop.step_every, POLL_BEHIND_POOLER_S)
+    listener = Listener("submissions", channel, look_at_submissions, wait_s=STOP_WITHIN_S, on_pooler=poll)
+    return HostedProcess([loop, listener, Heartbeat("predictor", service.database_url, [loop])])
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from celery_config import gpu_queue
 from models.connections.database_errors import explain
-from models.connections.session import make_engine
+from models.connections.session import in_transaction, make_engine
 from models.leasing.worker_registration import keep_alive, other_process
 from models.process_identity import has_ended, this_process
 from processes import json_logs
@@ -79,8 +79,7 @@ def heartbeat_of(name: str, database_url: str) -> Callable[[], None]:
 
     def beat() -> None:
         try:
-            with database.begin() as connection:
-                keep_alive(connection, name, this_process())
+            in_transaction(database, keep_alive)(name, this_process())
         except SQLAlchemyError as error:
             log.warning("no heartbeat while a model is loaded", error=str(error))
 

@@ -16,6 +16,8 @@ from learning.retraining.refit import Candidate, refit, refit_serving_times
 from learning.retraining.training_set import TrainingSetBounds, known_lengths
 from learning.store import digest, dump
 from models import model_versions, planner_state, training_log
+from models.connections.session import in_transaction
+from models.connections.sql import database_clock
 from models.planning import leadership
 from models.planning.leadership import Lead
 from processes.outcomes import outcome_of
@@ -51,7 +53,7 @@ class RefitJobs:
     def refit_length(self) -> None:
         """Fits a fresh length predictor, adding the outcomes that the active predictor got wrong (Magnus III-B)."""
         with self.database.begin() as connection:
-            now = training_log.now(connection)
+            now = database_clock(connection).timestamp()
             finished = training_log.finished_requests(connection, MOST_READ, TrainingSetBounds().age_s)
             outcomes = [outcome_of(request) for request in finished]
             self._judge_predictions(connection, outcomes[-MOST_JUDGED:])
@@ -70,7 +72,7 @@ class RefitJobs:
     def refit_serving_time(self) -> None:
         """Refits each worker's serving time estimator on batches that the active version got wrong (Magnus III-D)."""
         with self.database.begin() as connection:
-            now = training_log.now(connection)
+            now = database_clock(connection).timestamp()
             batches = training_log.finished_batches(connection, MOST_READ, TrainingSetBounds().age_s)
             curves = training_log.worker_profiles(connection)
         active = load_active(self.database.begin, "serving_time")
@@ -128,8 +130,7 @@ class EarlyRefits:
         """Refit if there are enough entries."""
         if self.at > MOST_EARLY_ANSWERS:
             return
-        with self.database.begin() as connection:
-            entries = self.count(connection, MOST_EARLY_ANSWERS, TrainingSetBounds().age_s)
+        entries = in_transaction(self.database, self.count)(MOST_EARLY_ANSWERS, TrainingSetBounds().age_s)
         if entries >= self.at:
             self.at = 2 * entries  # so that there is only one refit after a restart, however many entries there are
             self.refit()

@@ -8,16 +8,15 @@ from multiprocessing import get_context, parent_process
 from threading import Thread
 
 from learning.predictors.predictor_factory import bounds_of
-from models.connections.session import make_engine
+from models.connections.session import brief_engine
 from models.planning.leadership import Lead
 from processes import json_logs
 from processes.configured_predictor import make_configured
 from settings import Settings
 from tasks.training.refit_jobs import RefitJobs
 
-FORK_SERVER = get_context(
-    "forkserver"
-)  # a process that loads all modules once and is safe to fork, because it has no threads
+# A process that loads all modules once and is safe to fork, because it has no threads.
+FORK_SERVER = get_context("forkserver")
 
 
 class RefitProcesses:
@@ -62,12 +61,9 @@ def _refit(
     learned_until: dict[str, float],
 ) -> dict[str, float]:
     json_logs.configure_background(settings.log_level)
-    database = make_engine(database_url, pool_size=1, name="magnus trainer")
     published = settings.parameters.magnus == "published"
     make_untrained, bounds = partial(make_configured, settings), bounds_of(settings.predictor)
-    jobs = RefitJobs(database, make_untrained, bounds, lead, learned_until, published)
-    try:
+    with brief_engine(database_url, "magnus trainer") as database:
+        jobs = RefitJobs(database, make_untrained, bounds, lead, learned_until, published)
         refit(jobs)
-    finally:
-        database.dispose()
     return jobs.learned_until

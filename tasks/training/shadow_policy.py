@@ -7,7 +7,7 @@ import structlog
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from models.connections.session import make_sessions
+from models.connections.session import in_transaction, make_sessions
 from models.operations.shadow_round import ShadowRound, read_shadow_round, write_shadow_round
 from models.planning.served_work import NothingToPlay, measured_work
 from scheduling.sharing.policy_factory import PolicySettings
@@ -95,5 +95,4 @@ class ShadowPolicy(Thread):
             said.why,
             round(said.error, 4),
         )
-        with self._database.begin() as connection:
-            write_shadow_round(connection, result)
+        in_transaction(self._database, write_shadow_round)(result)

@@ -14,9 +14,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from learning.features.text_encoders import UnusableEncoder
 from learning.predictors.predictor_factory import NeedsModel
 from models import training_log
-from models.connections.session import make_engine
+from models.connections.session import in_transaction, make_engine
 from models.planning import leadership
-from models.planning.leadership import Lead, LeadLost
+from models.planning.leadership import LeadLost
 from processes import json_logs
 from processes.celery.celery_app import celery_service
 from processes.configured_predictor import make_configured
@@ -104,26 +104,19 @@ def _run_while_leading(
 ) -> None:
     """Waits for the trainer's lead, then lets the jobs run until the lead is lost or the process stops."""
     try:
-        while (lead := _take_the_lead(database, refits.lead)) is None:
+        while (lead := in_transaction(database, leadership.take)("trainer", LEAD_S, mine=refits.lead)) is None:
             if stopping.wait(LEAD_CHECK_S):
                 return
         refits.lead = lead
         scheduler.resume()
         while not stopping.wait(LEAD_CHECK_S):
-            with database.begin() as connection:
-                leadership.renew(connection, lead, LEAD_S)
-        with database.begin() as connection:
-            leadership.give_up(connection, lead)
+            in_transaction(database, leadership.renew)(lead, LEAD_S)
+        in_transaction(database, leadership.give_up)(lead)
     except (SQLAlchemyError, LeadLost) as error:
         log.warning("not leading", error=str(error))
         stopping.wait(LEAD_CHECK_S)
     finally:
         scheduler.pause()
-
-
-def _take_the_lead(database: Engine, mine: Lead | None) -> Lead | None:
-    with database.begin() as connection:
-        return leadership.take(connection, "trainer", LEAD_S, mine=mine)
 
 
 if __name__ == "__main__":

@@ -149,7 +149,7 @@ def fill(site: Site, word: str = "") -> None:
     )
     stage.sql(
         """insert into promise_hours
-        select date_trunc('hour', now()), :tenant, tier, probability, 100, 88, 4, 5, 1, 1
+        select date_trunc('hour', now()), :tenant, 'small', tier, probability, 100, 88, 4, 5, 1, 1
         from unnest(array['default', 'priority']) as tier, unnest(array[0.5, 0.9, 0.95]) as probability""",
         tenant=f"acme{word}",
     )

@@ -8,9 +8,10 @@ from tempfile import TemporaryDirectory
 import psycopg
 from sqlalchemy import make_url
 
-from cli.hosting.embedded_servers import create_database, embedded_postgres, running_server
+from cli.hosting.embedded_servers import create_database, running_server
 from models.request_life import LIFE
 from models.schema_upgrade import upgrade
+from tests.quick_postgres import quick_postgres
 from tests.simulation.actors import BEGINS_AT
 
 NAME = "simulated"
@@ -96,7 +97,7 @@ def own_server() -> Iterator[str]:
     memory = Path("/dev/shm")
     with TemporaryDirectory(prefix="magnus-simulation-", dir=memory if memory.exists() else None) as directory:
         Path(directory).chmod(0o711)
-        server = embedded_postgres(Path(directory) / "postgres", durable=False)
+        server = quick_postgres(Path(directory) / "postgres")
         with running_server(server, Path(directory) / "postgres.log") as url:
             yield prepare(url)
 

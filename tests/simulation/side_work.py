@@ -11,8 +11,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from models.bulk import bulk_jobs, stored_files
-from models.bulk.bulk_jobs import NewBulkJob
-from models.bulk.bulk_tables import BulkStatus
+from models.bulk.bulk_tables import BulkJob, BulkStatus
 from models.webhooks.webhook_deliveries import DeliveryResult
 from processes.loop import Loop
 from protocol.limits.prompt_limits import PromptLimits
@@ -118,8 +117,10 @@ class Chores:
         file_id = stored_files.begin_upload(session, TENANT, name)
         stored_files.add_chunk(session, TENANT, file_id, 1, data, 10**9)
         file = stored_files.finish_upload(session, file_id, len(data), job.lines, job.lines, None)
-        new = NewBulkJob(TENANT, "/v1/completions", file, "24h", 86_400.0, None, name, b"digest")
-        job.id = bulk_jobs.create_job(session, new, 10).id
+        new = BulkJob(tenant=TENANT, endpoint="/v1/completions", input_file_id=file.id, lines=file.lines)
+        new.last_line, new.completion_window = file.last_line, "24h"
+        new.idempotency_key, new.idempotency_sha256 = name, b"digest"
+        job.id = bulk_jobs.create_job(session, new, 86_400.0).id
 
     def _body(self, prompt: str) -> dict[str, object]:
         return {"model": MODEL, "prompt": prompt, "max_tokens": self._world.random.choice((3, 40)), "temperature": 0}

@@ -63,6 +63,14 @@ def test_off_peak_work_takes_as_many_nights_as_it_needs(now: str, hours_of_work:
     assert NIGHT.after(at(now), hours_of_work * 3600) == at(ends)
 
 
+@pytest.mark.parametrize("hours", ["02:00-03:00 Europe/Berlin", "02:30-03:00 Europe/Berlin"])
+def test_hours_that_a_clock_change_skips_are_not_there_on_its_day(hours: str) -> None:
+    short = OffPeakHours.parse(hours)
+    begin, end = f"2026-03-30T{hours[:5]}+02:00", "2026-03-30T03:00+02:00"
+    assert short.next_at(at("2026-03-28T12:00+01:00")) == at(begin)
+    assert short.after(at("2026-03-28T12:00+01:00"), at(end) - at(begin)) == at(end)
+
+
 def test_work_of_more_than_two_months_has_no_end() -> None:
     assert NIGHT.after(at("2026-01-10T12:00+01:00"), 70 * 8 * 3600) == float("inf")
 

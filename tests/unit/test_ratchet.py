@@ -50,19 +50,22 @@ LINES = {
     # turns of tenants; figures of ended loops; off-peak hours and charges of expected work; progress of every stream
     # quotes, their signature, refused deadlines, and the page of promises
     # quotes of batches; budgets of batches and where they pause
-    "webapp": 8415,  # the id that clients of /v1/messages read; times only where a policy has some
+    # repeats of calls whose quote is over or whose deadline is far by now; deadlines before promised times;
+    # keys of tenants that are removed
+    "webapp": 8323,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
     # progress of every stream, also in comments, and tokens left
     # quotes, promises and their book; those of batches, and budgets, which are asked again when a quote is accepted
-    "protocol": 6138,  # empty answers; limits below formats; budgets of thinking; reasons; tools of Anthropic's
+    "protocol": 6100,  # empty answers; limits below formats; budgets of thinking; reasons; tools of Anthropic's
     # late requests end in a transaction of their own; a long prefill is no stall; fingerprints; claims of a predictor;
     # which stop string ended an answer; kicks end long pauses; answers that were led to their end;
     # thinking of raw prompts' answers; ended loops; the pace and the order of each model's queue; off-peak hours
     # parked rows; half-way ETAs by the place of the own key; how long arrivals go on; the pace of rows
     # promises; joiners wait at the worker while memory is short; requests whose budget is spent are kept from policies
     # they wait for a bounded time, and begin when they join
-    "tasks": 5861,
-    "processes": 1567,  # the script that starts a child lies here: the trainer lowers its priority with it; prices
+    # budgets are read less often while a read takes long
+    "tasks": 5811,
+    "processes": 1564,  # the script that starts a child lies here: the trainer lowers its priority with it; prices
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
     # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker;
     # figures of ended loops; what `fusion` favours; a worker's time by its speed; the order of a
@@ -73,9 +76,9 @@ LINES = {
     # the seconds within which any share of the answers comes; `fusion` measures its pace, and fills a reserved worker
     # which has bounds; requests that are due follow each other in a round
     # a response and the soonest one are solved in one pass, which each submission needs
-    # rows leave for requests that delay the others far less, where short answers are favoured
-    "scheduling": 9603,
-    "learning": 3565,  # the axes of the paper's KNN; rows that join
+    # rows leave for a worker that has run dry, and with favour=goodput for shorter requests
+    "scheduling": 9786,
+    "learning": 3501,  # the axes of the paper's KNN; rows that join
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
     # decoders saved alone; distances counted from the longest row; answers in a format are led to their end, whose
@@ -83,23 +86,26 @@ LINES = {
     # graphs are recorded before the first request
     # readings of rows that join, within their share of the time
     # ends within and behind thinking; ways out of recursions; parked rows; abbreviations
-    # tokens that the host reads one pass later, and those that it then chooses anew; tiles of prompts' tokens
-    "inference": 13_626,
+    # tokens that the host reads one pass later, and those that it then chooses anew; tiles of prompts' tokens; tables
+    # of pages no wider than a model's longest row; rows that enter an empty engine are read
+    "inference": 13_512,
     # what generated a row's tokens; claims of a predictor; usage and deletion of a batch; answers in parts; the audit;
     # the removal of a tenant; which stop string ended an answer; charges of expected work
     # tokens left
     # promises, their book, and the work of a request; bounds of an ETA; budgets, promises of batches; a spent budget
-    # withdraws promises, ends forecasts, and leaves requests in the database alone
-    "models": 10_426,
+    # withdraws promises, ends forecasts, and leaves requests in the database alone; its work wants no worker; promises
+    # are judged by model; months of usage
+    # whether a call is a repeat; twins of several large answers, and expired charges, are bounded a step
+    "models": 10_405,
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
     # examples of longer toy texts
     # a chat shows how long its answer still takes; requests of a load may be sent with quotes; budgets that need prices
-    "cli": 7016,
-    "migrations": 397,  # triggers of charges and of deleted requests' twins; budgets
+    "cli": 6867,
+    "migrations": 402,  # triggers of charges and of deleted requests' twins; budgets; months of usage
     # 10,500, the papers' round robin, which was in `scheduling`, the twelve rivals of `fusion`, and the phases of a GPU
     # that can be had for minutes; shapes of load, paced workers and QLM's estimator; promises that
     # are sold in the simulator and live, and what they earn beside other admissions
-    "benchmarks": 12_959,
+    "benchmarks": 12_836,
 }
 # Modules of the product that know a feature by its name: a new option of one should not touch all of them.
 FILES_THAT_NAME = {

@@ -6,9 +6,7 @@ from contextlib import nullcontext
 from sqlalchemy.orm import Session, sessionmaker
 
 from models.bulk import bulk_jobs, stored_files
-from models.bulk.bulk_jobs import NewBulkJob
 from models.bulk.bulk_tables import ENDED, BulkJob, StoredFile
-from protocol.bulk.bulk_schemas import window_s
 from protocol.client_errors import InvalidRequest
 from webapp.bulk.file_upload import FileSink
 from webapp.limits.upload_limits import UploadLimits
@@ -20,20 +18,22 @@ def retry_of(
     limits: UploadLimits,
     key: str | None = None,
     digest: bytes | None = None,
-) -> NewBulkJob:
+) -> BulkJob:
     """Stores the lines of an ended job that a second try may answer; returns the new job, or raises InvalidRequest."""
     if parent.status not in ENDED:
         running = f"The batch is {parent.status.value}. Its lines can be retried once it has ended: wait, or cancel it."
         raise InvalidRequest(running, param="id", code="batch_not_ended")
-    return NewBulkJob(
+    file = _stored(sessions, parent, limits)
+    return BulkJob(
         tenant=parent.tenant,
         endpoint=parent.endpoint,
-        file=_stored(sessions, parent, limits),
+        input_file_id=file.id,
+        lines=file.lines,
+        last_line=file.last_line,
         completion_window=parent.completion_window,
-        window_s=window_s(parent.completion_window),
-        metadata=parent.labels,
+        labels=parent.labels,
         idempotency_key=key,
-        digest=digest,
+        idempotency_sha256=digest,
         output_expires_s=parent.output_expires_s,
         parent_id=parent.id,
         service_tier=parent.service_tier,

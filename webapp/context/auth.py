@@ -10,6 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from models.tenants import api_keys
 from models.tenants.api_keys import Caller, Scope
+from models.tenants.tenant_limits import NoKeys
 from processes.cpu_turns import current_turn
 from protocol.client_errors import InvalidKey, MissingScope, RateLimited
 from webapp.context.app_context import current_context
@@ -95,8 +96,9 @@ def require_api_key() -> None:
         raise InvalidKey("You did not provide an API key: send 'Authorization: Bearer <key>'.")
     context = current_context()
     caller = context.callers.get(api_keys.digest(key.strip()), time.monotonic())
+    incorrect = InvalidKey(f"Incorrect API key provided: {masked(key.strip())}. It is unknown, expired or revoked.")
     if caller is None:
-        raise InvalidKey(f"Incorrect API key provided: {masked(key.strip())}. It is unknown, expired or revoked.")
+        raise incorrect
     g.caller = caller
     context.backlog_limit.set_limits(caller.tenant, caller.limits)
     try:
@@ -104,6 +106,8 @@ def require_api_key() -> None:
     except RateLimited as error:
         g.rate_standing = error.standing
         raise
+    except NoKeys:  # its tenant was removed since the key was read
+        raise incorrect from None
     if request.url_rule is not None and request.method != "OPTIONS":
         require_scope(caller, scope_of(request.method, request.url_rule.rule))
 

@@ -57,11 +57,8 @@ def act_on_bulk_job(id: str, action: str) -> Response:
         abort(404)
     try:
         seconds = window_s(window) if action == "window" else 0.0
-    except ValueError as error:
-        abort(400, str(error))
-    try:
         again = retry_of(context.sessions, job, context.upload_limits) if action == "retry" else None
-    except InvalidRequest as error:
+    except (ValueError, InvalidRequest) as error:
         abort(400, str(error))
     with operator_action(action, f"batch {id} {window}".strip()) as session:
         if action == "window" and not stored_jobs.change_job(session, job.tenant, id, window, seconds):
@@ -70,7 +67,7 @@ def act_on_bulk_job(id: str, action: str) -> Response:
             ACTIONS[action](session, job.tenant, id)
         if again is not None:
             try:
-                shown = stored_jobs.create_job(session, again, stored_jobs.MOST_UNENDED).id
+                shown = stored_jobs.create_job(session, again, window_s(again.completion_window)).id
             except (TooManyJobs, FileDeleted) as error:
                 abort(400, str(error) or "The tenant has as many batches that have not ended as it may have.")
     return redirect(url_for("dashboard.bulk_job", id=shown), 303)

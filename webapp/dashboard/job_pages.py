@@ -175,7 +175,7 @@ def _found(query: JobQuery) -> tuple[Sequence[RequestView], bool]:
         )
     if page is None:
         abort(404)
-    return page.views, page.more
+    return page.entries, page.more
 
 
 def one_job(id: str) -> str:

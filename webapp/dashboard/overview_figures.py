@@ -29,9 +29,8 @@ from models.upkeep.invariants import Violation
 Word = Literal["keeping up", "behind", "stuck", "failing"]
 Limit = Literal["memory", "compute", "predictor", "planner", "broker", "database", "no worker"]
 
-FAILING_SHARE = (
-    0.05  # failed share of requests that ended within ten minutes; a healthy service has nearly none. Not tuned.
-)
+# Failed share of requests that ended within ten minutes; a healthy service has nearly none. Not tuned.
+FAILING_SHARE = 0.05
 FEWEST_FAILED = 3  # failed requests: if fewer failed, the requests themselves are more likely the cause
 # Seconds without an ended request while requests wait: few single answers take longer. Not tuned.
 SILENT_S = 120.0
@@ -83,8 +82,8 @@ def verdict_on(figures: ServiceFigures) -> ServiceVerdict:
     if figures.failed_lately >= FEWEST_FAILED and figures.failed_lately > FAILING_SHARE * figures.ended_lately:
         sentence = f"{figures.failed_lately:,} of the {figures.ended_lately:,} requests that ended lately failed."
         return ServiceVerdict("failing", limit, sentence)
-    if limit in ("no worker", "planner", "broker", "database"):
-        return ServiceVerdict("stuck", limit, _why_stuck(figures))
+    if (obstacle := _obstacle(figures)) is not None:
+        return ServiceVerdict("stuck", *obstacle)
     silent_s = min((s for s in (figures.last_ended_s, figures.oldest_s) if s is not None), default=0.0)
     if figures.queued and silent_s > SILENT_S:
         return ServiceVerdict("stuck", limit, f"Requests wait, and none has ended for {silent_s:.0f} seconds.")
@@ -96,18 +95,8 @@ def verdict_on(figures: ServiceFigures) -> ServiceVerdict:
 
 def binding_limit(figures: ServiceFigures) -> Limit | None:
     """Returns the resource or process that limits how many requests are served."""
-    if figures.database_problem is not None:
-        return "database"  # without a database no process can report that it works
-    if figures.broker_error is not None:
-        return "broker"  # before "no worker", because workers end without a broker
-    if _planner_fails(figures):
-        return "planner"  # before "no worker": a missing right, for example, stops planner and workers alike
-    if not figures.workers:
-        return "no worker"
-    if figures.paused or not figures.planner:
-        return "planner"
-    if figures.unserved:
-        return "no worker"
+    if (obstacle := _obstacle(figures)) is not None:
+        return obstacle[0]
     waits_long = figures.unpredicted > 0 and (figures.oldest_s or 0.0) > WAITS_FOR_PREDICTION_S
     if not figures.predictor or (waits_long and figures.unpredicted > figures.queued / 2):
         return "predictor"
@@ -116,25 +105,24 @@ def binding_limit(figures: ServiceFigures) -> Limit | None:
     return "memory" if figures.memory_share > MEMORY_FULL else "compute"
 
 
-def _planner_fails(figures: ServiceFigures) -> bool:
-    return figures.planner_failure is not None and not figures.planner
-
-
-def _why_stuck(figures: ServiceFigures) -> str:
+def _obstacle(figures: ServiceFigures) -> tuple[Limit, str] | None:
+    """Returns what keeps requests from being served at all, with a sentence; a cause comes before what it causes."""
     who = "Requests wait" if figures.queued else "New requests will wait"
-    if figures.database_problem is not None:
-        return f"{who}: {figures.database_problem}."
-    if figures.broker_error is not None:
-        return f"{who}: the broker takes no messages. It says: {figures.broker_error.rstrip('.')}."
-    if _planner_fails(figures):
-        return f"{who}: the planner's steps fail: {figures.planner_failure}."
+    if figures.database_problem is not None:  # without a database no process can report that it works
+        return "database", f"{who}: {figures.database_problem}."
+    if figures.broker_error is not None:  # workers end without a broker
+        return "broker", f"{who}: the broker takes no messages. It says: {figures.broker_error.rstrip('.')}."
+    if figures.planner_failure is not None and not figures.planner:  # a missing right stops workers, too
+        return "planner", f"{who}: the planner's steps fail: {figures.planner_failure}."
     if not figures.workers:
-        return f"{who}: no worker takes batches."
+        return "no worker", f"{who}: no worker takes batches."
     if figures.paused:
-        return f"{who}: planning is paused."
+        return "planner", f"{who}: planning is paused."
     if not figures.planner:
-        return f"{who}: no planner works."
-    return f"Requests wait: no worker serves {', '.join(figures.unserved)}."
+        return "planner", f"{who}: no planner works."
+    return (
+        ("no worker", f"Requests wait: no worker serves {', '.join(figures.unserved)}.") if figures.unserved else None
+    )
 
 
 def _why_well(figures: ServiceFigures, limit: Limit | None) -> str:

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from models import model_versions, planner_state
 from models.connections.session import in_session
+from models.connections.sql import database_clock
 from models.operations import application_figures, fleet_use, operator_jobs, operator_overview, service_history
 from models.operations.application_figures import scores_by_application
 from models.operations.application_words import first_words
@@ -43,7 +44,7 @@ class PageReads:
         self._sessions = sessions
         self.overview = self._cached(partial(read_overview, worker_alive_s=worker_alive_s), FIGURES_TTL_S)
         self.charts = self._charts(service_charts)
-        self.clock = self._cached(service_history.database_clock, FIGURES_TTL_S)
+        self.clock = self._cached(lambda session: database_clock(session.connection()), FIGURES_TTL_S)
         self.waiting = self._cached(_waiting, FIGURES_TTL_S)
         self.paused_since = self._cached(operator_overview.paused_since, FIGURES_TTL_S)
         self.fleet = self._cached(_fleet, FIGURES_TTL_S)

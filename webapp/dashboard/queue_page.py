@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 from flask import redirect, render_template, request, url_for
 from werkzeug.wrappers import Response
@@ -31,7 +32,7 @@ def queue() -> str:
     """Shows the queue, filtered by model, tenant and application."""
     reads = current_dashboard().reads
     counts, snapshot, waiting = (read := reads.waiting.get()).counts, read.snapshot, read.requests
-    only = QueueFilter(*(request.args.get(name, "") for name in ("model", "tenant", "application")))
+    only = QueueFilter(*(request.args.get(name, "") for name in QueueFilter._fields))
     rows = waiting_rows(snapshot.queue.batches if snapshot else (), waiting, only)
     policy = policy_named(snapshot.decisions.policy if snapshot else "")
     first = next((row for row in rows if row.place == 1), None)
@@ -42,10 +43,7 @@ def queue() -> str:
         snapshot=snapshot,
         paused_since=reads.paused_since.get(),
         only=only,
-        choices={
-            name: sorted({str(getattr(one, name)) for one in waiting.values()})
-            for name in ("model", "tenant", "application")
-        },
+        choices={name: sorted({str(getattr(one, name)) for one in waiting.values()}) for name in QueueFilter._fields},
         names=names_for_operator(one.application for one in waiting.values()),
         joins_singly=policy.mode == "continuous",
         timed=policy.mode == "continuous" or any(row.batch.estimated_s for row in rows),  # `vs` estimates no times
@@ -117,8 +115,7 @@ class WaitingGroup:
         return median(one.job.predicted_tokens for one in self.requests)
 
 
-@dataclass(frozen=True, slots=True)
-class QueueFilter:
+class QueueFilter(NamedTuple):
     """The model, tenant and application that the page shows; an empty field shows all."""
 
     model: str = ""
@@ -127,17 +124,10 @@ class QueueFilter:
 
     def fits(self, request: QueuedJob) -> bool:
         """Returns whether this request passes the filter."""
-        return all(
-            wanted in ("", found)
-            for wanted, found in (
-                (self.model, request.model),
-                (self.tenant, request.tenant),
-                (self.application, request.application),
-            )
-        )
+        return all(wanted in ("", getattr(request, name)) for name, wanted in self._asdict().items())
 
     def __bool__(self) -> bool:
-        return any((self.model, self.tenant, self.application))
+        return any(self)
 
 
 def waiting_rows(

@@ -28,9 +28,7 @@ def webhook(id: str) -> str:
     """Shows one endpoint with its deliveries."""
     before = request.args.get("before", type=int)
     with current_context().sessions() as session:
-        endpoint = session.get(WebhookEndpoint, id)
-        if endpoint is None:
-            abort(404)
+        endpoint = session.get(WebhookEndpoint, id) or abort(404)
         deliveries = webhook_deliveries.newest_deliveries(session, id, SHOWN_DELIVERIES + 1, before)
     return render_template(
         "webhook.html",
@@ -45,9 +43,7 @@ def redeliver(id: str) -> Response:
     """Sends one delivery again, or all that were given up."""
     delivery = request.form.get("delivery", type=int)
     with current_context().sessions() as session:
-        endpoint = session.get(WebhookEndpoint, id)
-        if endpoint is None:
-            abort(404)
+        endpoint = session.get(WebhookEndpoint, id) or abort(404)
         what = f"delivery {delivery}" if delivery is not None else "what was given up"
         operator_access.record_action(session, current_operator().name, "redeliver", f"{what} of webhook {id}")
         if delivery is None:

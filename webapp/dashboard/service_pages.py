@@ -18,15 +18,8 @@ from webapp.dashboard.dashboard_context import current_dashboard
 from webapp.dashboard.operator_actions import operator_action
 from webapp.dashboard.page_reads import BACK_S
 
-SORT_COLUMNS = (
-    "answers",
-    "name",
-    "p50_s",
-    "p95_s",
-    "p99_s",
-    "max_s",
-    "rmse",
-)  # columns by which the table of applications can be sorted
+# Columns by which the table of applications can be sorted.
+SORT_COLUMNS = ("answers", "name", "p50_s", "p95_s", "p99_s", "max_s", "rmse")
 
 
 def index() -> str:

@@ -170,7 +170,7 @@ class BacklogLimit:
             f"{LIMITS[exceeded].format(queued)}; this service keeps at most {allowed:,} of yours "
             f"(MAGNUS_TENANT_QUEUED_{setting}, or what is set for your tenant). Wait for answers, or cancel "
             "what you no longer need.",
-            max(
+            retry_after_s=max(
                 retry_after_s(queued, queued + getattr(one, exceeded) - allowed, self._snapshot()),
                 min(math.ceil(counted_in_s), LONGEST_RETRY_S),  # an earlier call would meet this count again
             ),

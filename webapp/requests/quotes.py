@@ -16,7 +16,7 @@ from models.new_requests import NewRequest
 from models.planning.queue_snapshot import QueueSnapshot
 from models.promise_tables import Promise
 from models.tenants import tenant_limits
-from protocol.client_errors import DeadlineInfeasible, QuoteUnusable
+from protocol.client_errors import DeadlineInfeasible, InvalidRequest, QuoteUnusable
 from protocol.quotes.quote_objects import Offer, Quote
 from protocol.requests.submission import Submission, canonical_digest
 from scheduling.request import TIER_LEVELS, ServiceTier
@@ -47,7 +47,8 @@ def quote_for(context: AppContext, submission: Submission, new: NewRequest, now:
     work = context.response_times.get().work(new, token_gpu_s)
     told = (None,) * 4 if work is None else (work.tokens, work.gpu_s, work.low_s, work.high_s)
     tokens, gpu_s, low_s, high_s = map(rounded, told)
-    length, withheld = None if work is None else round(work.tokens, 1), context.withheld_levels.get()
+    length = None if work is None else round(work.tokens, 1)
+    withheld = {level for model, level in context.withheld_levels.get() if model == new.served_by}
     offers = [
         SignedOffer(tenant=new.tenant, body=_digest(submission), tier=tier, promise=promise, expires_at=expires_at)
         for tier in tiers
@@ -145,7 +146,13 @@ def read_offer(context: AppContext, quote: str, tenant: str, body: str, now: flo
 def check_promise(
     context: AppContext, promise: Promise, new: NewRequest, snapshot: QueueSnapshot | None, now: float
 ) -> None:
-    """Raises QuoteUnusable if a request that comes now is no longer as likely answered in time as promised."""
+    """Raises QuoteUnusable if a request that comes now is no longer as likely answered in time as promised.
+
+    Raises InvalidRequest if it would fail before: a client that fails its own promises takes quotes from all tenants.
+    """
+    if promise.within_s is not None and new.deadline_s is not None and new.deadline_s < promise.within_s:
+        why = f"The request would fail before its answer is promised, in {promise.within_s:g} s."
+        raise InvalidRequest(why, param="magnus.deadline_s")
     if promise.probability is not None:
         refuse_outdated(promise, *_within_s(context, new, snapshot, now, [promise.probability - FALLEN]))
 

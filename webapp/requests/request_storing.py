@@ -8,12 +8,13 @@ from sqlalchemy.orm import Session
 
 from models import new_requests
 from models.client_requests import RequestView
+from models.connections.session import in_session
 from models.new_requests import Charge, NewRequest
 from models.planning.queue_snapshot import QueueSnapshot
 from models.request_predictions import scoped_application
 from models.tenants import tenant_limits
 from models.tenants.tenant_limits import TenantBacklog, WorkExceeded
-from protocol.client_errors import InvalidRequest, QuoteUnusable, WorkRateReached
+from protocol.client_errors import DeadlineInfeasible, InvalidRequest, QuoteUnusable, WorkRateReached
 from protocol.requests.submission import Submission, accepted_request, canonical_digest, checked_key
 from request_body import readable_body
 from scheduling.request import BACKGROUND_TIERS
@@ -87,7 +88,7 @@ def within_work_limits(session: Session, new: NewRequest) -> NewRequest:
         raise WorkRateReached(
             f"Your requests of the last minute are expected to take {exceeded.charged:,.12g} of {exceeded.most:,} "
             f"{exceeded.unit} a minute, and this one {round(exceeded.asked, 3):,.12g}. Try again in {retry_after_s} s.",
-            retry_after_s,
+            retry_after_s=retry_after_s,
         ) from exceeded
     return replace(new, charge=replace(new.charge, token_gpu_s=token_gpu_s))
 
@@ -106,7 +107,20 @@ def within_quota(session: Session, new: NewRequest, most: int) -> NewRequest:
 
 
 def new_request(context: AppContext, submission: Submission) -> NewRequest:
-    """Returns the row to insert, with its ETA; raises a ClientError for a request that cannot be accepted."""
+    """Returns the row to insert, with its ETA; raises a ClientError for a request that cannot be accepted.
+
+    A repeat gets its earlier request, also if its quote is over or its deadline is unlikely to be kept by now.
+    """
+    try:
+        return _new_request(context, submission)
+    except (QuoteUnusable, DeadlineInfeasible):
+        key = checked_key(submission.idempotency_key)
+        if key is None or not in_session(context.sessions, new_requests.is_repeat)(submission.tenant, key):
+            raise
+        return _new_request(context, replace(submission, quote=None, best_effort=True))
+
+
+def _new_request(context: AppContext, submission: Submission) -> NewRequest:
     now = time.time()
     offer = accepted_offer(context, submission, now)
     if offer is not None:

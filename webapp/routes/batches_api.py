@@ -14,10 +14,11 @@ from flask import Response, request
 from sqlalchemy.orm import Session
 
 from models.bulk import bulk_jobs, stored_files
-from models.bulk.bulk_jobs import CHANGEABLE, MOST_UNENDED, FileDeleted, NewBulkJob, TooManyJobs
+from models.bulk.bulk_jobs import CHANGEABLE, MOST_UNENDED, FileDeleted, TooManyJobs
 from models.bulk.bulk_tables import BulkJob, BulkStatus, StoredFile
 from models.connections.session import in_session
 from models.new_requests import QuoteUsed
+from models.promise_tables import Promise
 from protocol.bulk.bulk_schemas import (
     AskedBudget,
     Batch,
@@ -78,24 +79,24 @@ def create_batch(json_data: CreateBatch) -> Batch:
         magnus = promise_of_sample(sampled, window, outlook, forecast_s)
         extras = json_data.magnus.model_copy(update={"service_tier": tier})
         return tried(json_data, file, sampled, with_pauses(context, magnus, tenant, file.lines, gpu_s, extras))
-    new = NewBulkJob(
+    new = BulkJob(
         tenant=tenant,
         endpoint=json_data.endpoint,
-        file=file,
+        input_file_id=file.id,
+        lines=file.lines,
+        last_line=file.last_line,
         completion_window=json_data.completion_window,
-        window_s=window,
-        metadata=json_data.metadata,
+        labels=json_data.metadata,
         idempotency_key=key,
-        digest=digest,
+        idempotency_sha256=digest,
         service_tier=tier,
         output_expires_s=None if json_data.output_expires_after is None else json_data.output_expires_after.seconds,
         left_work=asdict(sampled.work) if sampled.work.requests else None,
         forecast_s=forecast_s,
         expected_gpu_s=outlook.used_s(sampled.work),
         budget=_budget(json_data.magnus.budget, tier),
-        promise=None if offer is None else offer.promise,
     )
-    return _created(new)
+    return _created(new, None if offer is None else offer.promise)
 
 
 @api.get("")
@@ -104,10 +105,8 @@ def create_batch(json_data: CreateBatch) -> Batch:
 @api.doc(summary="List batches", security="ApiKey", responses=[400, 401, 403, 429, 503])
 def list_batches(query_data: BatchListQuery) -> BatchList:
     """Lists batches, newest first; `after` takes the last id of the page before."""
-    after = query_data.after
-    read = partial(bulk_jobs.job_page, tenant=current_tenant(), after=after, limit=query_data.limit)
-    page = read_page(current_context().sessions, "batch", BATCH_ID, after, read)
-    return BatchList.with_entries(all_shown(page.jobs), has_more=page.more)
+    page = read_page("batch", BATCH_ID, bulk_jobs.job_page, query_data.after, limit=query_data.limit)
+    return BatchList.with_entries(all_shown(page.entries), has_more=page.more)
 
 
 @api.get("/<id>")
@@ -179,9 +178,9 @@ def retry_batch(id: str) -> Batch:
         made = _created(new)
         return made
     finally:
-        if made is None or made.input_file_id != new.file.id:  # no batch was made, or a parallel call made it
+        if made is None or made.input_file_id != new.input_file_id:  # no batch was made, or a parallel call made it
             with context.sessions() as session:
-                stored_files.abandon_upload(session, new.file.id)
+                stored_files.abandon_upload(session, new.input_file_id)
 
 
 MEDIA_TYPES = {"jsonl": "application/jsonl", "csv": "text/csv", "parquet": "application/vnd.apache.parquet"}
@@ -257,18 +256,18 @@ def _of_key(key: str | None, digest: bytes | None) -> Batch | None:
     return None if job is None else shown(job)
 
 
-def _created(new: NewBulkJob) -> Batch:
+def _created(new: BulkJob, promise: Promise | None = None) -> Batch:
     """Stores a new batch and returns it; raises BacklogFull, and NotFound for a file that was deleted meanwhile."""
     try:
         with current_context().sessions() as session:
-            job = bulk_jobs.create_job(session, new, MOST_UNENDED)
+            job = bulk_jobs.create_job(session, new, window_s(new.completion_window), promise)
     except TooManyJobs as error:
         full = f"{MOST_UNENDED} of your batches have not ended. Wait for one, or cancel one."
-        raise BacklogFull(full, RETRY_S) from error
+        raise BacklogFull(full, retry_after_s=RETRY_S) from error
     except QuoteUsed as used:
         raise QuoteUnusable(str(used), param="magnus.quote", code="quote_used") from used
     except FileDeleted as error:
-        raise file_not_found(new.file.id) from error
+        raise file_not_found(new.input_file_id) from error
     return shown(job)
 
 

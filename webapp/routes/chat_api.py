@@ -1,7 +1,6 @@
 """/v1/chat/completions and /v1/completions, which wait; each answer can be read under /v1/responses, too."""
 
 from collections.abc import Sequence
-from functools import partial
 
 from apiflask import APIBlueprint
 from flask import Response as FlaskResponse
@@ -10,11 +9,7 @@ from flask import request
 from models import client_requests
 from models.tables import RequestStatus
 from protocol.chat.chat_answers import chat_completion_of, completion_of
-from protocol.chat.chat_objects import (
-    ChatCompletion,
-    ChatCompletionList,
-    Completion,
-)
+from protocol.chat.chat_objects import ChatCompletion, ChatCompletionList, Completion
 from protocol.chat.chat_schemas import ChatListQuery, CommonFields, CreateChatCompletion, CreateCompletion
 from protocol.chat.chat_submissions import chat_submission, completion_submissions
 from protocol.requests.several_answers import require_answer, several
@@ -55,18 +50,10 @@ def chat(json_data: CreateChatCompletion) -> FlaskResponse:
 @api.doc(summary="List answered chats", security="ApiKey", responses=[400, 401, 403, 429, 503])
 def list_chats(query_data: ChatListQuery) -> ChatCompletionList:
     """Lists stored answers as chats, one choice each; `after` takes the last id of the page before."""
-    after, oldest_first = (query_data.after or "").replace("chatcmpl-", "resp_", 1) or None, query_data.order == "asc"
-    read = partial(
-        client_requests.page,
-        tenant=current_tenant(),
-        statuses=ANSWERED,
-        after=after,
-        limit=query_data.limit,
-        oldest_first=oldest_first,
-        texts=True,
-    )
-    page = read_page(current_context().sessions, "chat", RESPONSE_ID, after, read)
-    chats = [chat_completion_of([view]) for view in page.views if view.request.kind == "answer"]
+    after = (query_data.after or "").replace("chatcmpl-", "resp_", 1) or None
+    asked = {"limit": query_data.limit, "oldest_first": query_data.order == "asc", "texts": True}
+    page = read_page("chat", RESPONSE_ID, client_requests.page, after, statuses=ANSWERED, **asked)
+    chats = [chat_completion_of([view]) for view in page.entries if view.request.kind == "answer"]
     return ChatCompletionList.with_entries(chats, has_more=page.more)
 
 
@@ -99,14 +86,13 @@ def stream_chunks(
     submissions: Sequence[Submission], kind: ChunkKind, body: CommonFields, answers_a_prompt: int
 ) -> FlaskResponse:
     """Returns the answers as server-sent events."""
-    context = current_context()
+    context, asked = current_context(), body.stream_options
     shown = ShownUsage(
         answers_a_prompt,
-        at_end=body.includes_usage,
-        in_chunks=body.counts_usage,
+        at_end=bool(asked and asked.include_usage),
+        in_chunks=bool(asked and asked.continuous_usage_stats),
         count=context.prompt_limits.of(body.model).prompt_format.count,
     )
-    asked = body.stream_options.include_progress if body.stream_options else None
-    progress = shown_progress(context, body.model, asked)
+    progress = shown_progress(context, body.model, asked.include_progress if asked else None)
     streams = submit_and_stream_all(context, submissions, connection_of(request))
     return event_stream(streams, lambda: chunks(streams, kind, shown, progress))

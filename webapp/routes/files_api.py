@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from functools import partial
 
 from apiflask import APIBlueprint
 from flask import Response, request
@@ -39,16 +38,10 @@ def upload() -> FileObject:
 @api.doc(summary="List files", security="ApiKey", responses=[400, 401, 403, 429, 503])
 def list_files(query_data: FileListQuery) -> FileList:
     """Lists files, newest first unless asked otherwise; `after` takes the last id of the page before."""
-    read = partial(
-        stored_files.file_page,
-        tenant=current_tenant(),
-        purposes=PURPOSES[query_data.purpose],
-        after=query_data.after,
-        limit=query_data.limit,
-        oldest_first=query_data.order == "asc",
-    )
-    page = read_page(current_context().sessions, "file", FILE_ID, query_data.after, read)
-    return FileList.with_entries([file_object(file) for file in page.files], has_more=page.more)
+    purposes, oldest_first = PURPOSES[query_data.purpose], query_data.order == "asc"
+    asked = {"purposes": purposes, "limit": query_data.limit, "oldest_first": oldest_first}
+    page = read_page("file", FILE_ID, stored_files.file_page, query_data.after, **asked)
+    return FileList.with_entries([file_object(file) for file in page.entries], has_more=page.more)
 
 
 @api.get("/<id>")

@@ -2,16 +2,18 @@
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from flask import Response
-from sqlalchemy.orm import Session, sessionmaker
 
+from models.client_requests import Page
 from protocol.api_objects import ApiObject
 from protocol.client_errors import InvalidRequest
 from protocol.json_bytes import one_line_json
+from webapp.context.app_context import current_context
+from webapp.context.auth import current_tenant
 
-Page = TypeVar("Page")
+Entry = TypeVar("Entry")
 
 
 def json_answer(body: ApiObject, headers: Mapping[str, str] = {}) -> Response:
@@ -20,16 +22,12 @@ def json_answer(body: ApiObject, headers: Mapping[str, str] = {}) -> Response:
 
 
 def read_page(
-    sessions: sessionmaker[Session],
-    kind: str,
-    id_pattern: re.Pattern[str],
-    after: str | None,
-    read: Callable[[Session], Page | None],
-) -> Page:
-    """Returns the page that `read` finds; raises InvalidRequest if `after` is not the id of an entry of the tenant."""
+    kind: str, id_pattern: re.Pattern[str], read: Callable[..., Page[Entry] | None], after: str | None, **asked: Any
+) -> Page[Entry]:
+    """Returns the tenant's page behind `after` that `read` finds; raises InvalidRequest if `after` is not an entry."""
     if after is None or id_pattern.fullmatch(after):
-        with sessions() as session:
-            page = read(session)
+        with current_context().sessions() as session:
+            page = read(session, current_tenant(), after=after, **asked)
         if page is not None:
             return page
     raise InvalidRequest(f"No {kind} '{(after or '')[:80]}' to list after.", param="after")

@@ -158,7 +158,7 @@ class ServiceCollector(Collector):
             fleet = workers_in_use(session)
             signals = read_signals(session)
             histograms = request_histograms.read(session)
-            promised = promise_book.of_levels(session)
+            promised = promise_book.of_models(session)
         yield from _requests(now)
         yield from _scaling(signals)
         yield from _histograms(histograms)
@@ -212,17 +212,14 @@ def _histograms(series: Iterable[RequestSeries]) -> Iterator[Metric]:
     yield from families.values()
 
 
-def _promises(sums: Iterable[PromiseSums]) -> Iterator[Metric]:
-    """Yields the promises of the last day by level, and whether fewer were kept than by chance."""
-    sold = GaugeMetricFamily("magnus_promises_due", "Promises whose time ended in the last day", labels=["probability"])
-    kept = GaugeMetricFamily("magnus_promises_kept", "Those of them that were kept", labels=["probability"])
-    short = GaugeMetricFamily(
-        "magnus_promises_short",
-        "1: the kept share is two standard errors below the probability",
-        labels=["probability"],
-    )
-    for one in sums:
-        labels = [f"{one.probability:g}"]
+def _promises(sums: Iterable[tuple[str, PromiseSums]]) -> Iterator[Metric]:
+    """Yields the promises of the last day by model and level, and whether fewer were kept than by chance."""
+    by = ["model", "probability"]
+    sold = GaugeMetricFamily("magnus_promises_due", "Promises whose time ended in the last day", labels=by)
+    kept = GaugeMetricFamily("magnus_promises_kept", "Those of them that were kept", labels=by)
+    short = GaugeMetricFamily("magnus_promises_short", "1: the kept share is two standard errors too low", labels=by)
+    for model, one in sums:
+        labels = [model, f"{one.probability:g}"]
         sold.add_metric(labels, one.sold)
         kept.add_metric(labels, one.kept)
         short.add_metric(labels, one.short)

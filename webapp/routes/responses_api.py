@@ -81,18 +81,10 @@ def list_(query_data: ListQuery) -> ResponseList:
 
     A page of long texts and many tools ends early, with `has_more`.
     """
-    read = partial(
-        client_requests.page,
-        tenant=current_tenant(),
-        statuses=[query_data.status] if query_data.status else [],
-        application=query_data.application,
-        after=query_data.after,
-        limit=query_data.limit,
-        oldest_first=query_data.order == "asc",
-        texts=True,
-    )
-    page = read_page(current_context().sessions, "response", RESPONSE_ID, query_data.after, read)
-    return ResponseList.with_entries([answer_of(view)[0] for view in page.views], has_more=page.more)
+    only = {"statuses": [query_data.status] if query_data.status else [], "application": query_data.application}
+    asked = {"limit": query_data.limit, "oldest_first": query_data.order == "asc", "texts": True}
+    page = read_page("response", RESPONSE_ID, client_requests.page, query_data.after, **only, **asked)
+    return ResponseList.with_entries([answer_of(view)[0] for view in page.entries], has_more=page.more)
 
 
 @api.get("/<id>")
@@ -157,6 +149,5 @@ def answer_of(view: RequestView) -> tuple[Response, dict[str, str]]:
     snapshot = None if view.request.status.final else current_context().queue_snapshot.get()
     queue_place = place_in_queue(view, snapshot)
     wait_s = retry_after_s(view, queue_place)
-    return response_of(view, queue_place, waits_for(view, snapshot, queue_place)), {} if wait_s is None else {
-        "Retry-After": str(wait_s)
-    }
+    headers = {} if wait_s is None else {"Retry-After": str(wait_s)}
+    return response_of(view, queue_place, waits_for(view, snapshot, queue_place)), headers

@@ -17,14 +17,11 @@ from models.connections.database_errors import is_unfit, why_nothing_is_stored
 from models.new_requests import IdempotencyKeyReused
 from protocol.client_errors import (
     CLIENT_ERRORS,
-    BacklogFull,
     ClientError,
     ErrorKind,
     ErrorObject,
     NotInTime,
     Problem,
-    RateLimited,
-    WorkRateReached,
     error_object,
     field_path,
     validation_message,
@@ -92,10 +89,8 @@ def answer_known_error(error: Exception) -> Response:
     status, type_, code, retry_after_s = ERROR_TABLE[kind]
     if status >= 500:
         log.warning("not_served", status=status, code=code, error=error)
-    if isinstance(error, RateLimited | WorkRateReached | BacklogFull):
-        retry_after_s = error.retry_after_s
     if isinstance(error, ClientError):
-        answer = answer_of(status, error_object(error), retry_after_s)
+        answer = answer_of(status, error_object(error), error.retry_after_s or retry_after_s)
         if isinstance(error, NotInTime) and "Idempotency-Key" not in request.headers:
             answer.headers["x-should-retry"] = "false"  # OpenAI's clients would repeat the call twice
         return answer

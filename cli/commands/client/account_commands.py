@@ -101,19 +101,11 @@ def delete(client: Client, id: str) -> Json:
 
 
 def _deliveries(found: list[Json]) -> Table:
-    columns = ("id", "event", "of", "at", "state", "attempts", "last error")
-    names = ("state", "attempts", "last_error")
-    rows = (
-        (
-            one["id"],
-            one["type"],
-            one["data_id"],
-            f"{datetime.fromtimestamp(one['created_at'], UTC):%Y-%m-%d %H:%M:%S}",
-            *(one[name] for name in names),
-        )
-        for one in found
-    )
-    return table(columns, rows)
+    rows = []
+    for one in found:
+        at = f"{datetime.fromtimestamp(one['created_at'], UTC):%Y-%m-%d %H:%M:%S}"
+        rows.append((one["id"], one["type"], one["data_id"], at, one["state"], one["attempts"], one["last_error"]))
+    return table(("id", "event", "of", "at", "state", "attempts", "last error"), rows)
 
 
 @webhooks.command()

@@ -123,7 +123,7 @@ def run(
     elif output is None:
         raise click.UsageError("Missing argument 'OUTPUT'.")
     else:
-        _serve(BulkRun(client, input, output), output, endpoint, window, as_json, **magnus)
+        _serve(client, input, output, endpoint, window, as_json, **magnus)
 
 
 def _try(client: Client, input: Path, endpoint: str | None, window: str, as_json: bool, **magnus: Any) -> None:
@@ -134,17 +134,17 @@ def _try(client: Client, input: Path, endpoint: str | None, window: str, as_json
         raise CommandFailed(f"{bad} of the {checked} checked lines would be refused: {_reasons(batch)}")
 
 
-def _serve(bulk_run: BulkRun, output: Path, endpoint: str | None, window: str, as_json: bool, **magnus: Any) -> None:
+def _serve(
+    client: Client, input: Path, output: Path, endpoint: str | None, window: str, as_json: bool, **magnus: Any
+) -> None:
+    bulk_run = BulkRun(client, input, output)
     try:
         with progress_shown(as_json, "uploading") as shown:
-            ended = bulk_run.wait(bulk_run.start(endpoint, window, **magnus), shown, time.sleep)
+            ended = follow(client, bulk_run.start(endpoint, window, **magnus), shown, time.sleep)
     except KeyboardInterrupt:
-        if bulk_run.batch_id:
-            click.echo(
-                f"{bulk_run.batch_id} goes on; the same command takes it up again, "
-                f"`magnus batch cancel {bulk_run.batch_id}` ends it",
-                err=True,
-            )
+        if sent := bulk_run.state.batch:
+            said = f"{sent} goes on; the same command takes it up again, `magnus batch cancel {sent}` ends it"
+            click.echo(said, err=True)
         sys.exit(130)
     bulk_run.save(ended)
     counts = ended["request_counts"]
@@ -161,21 +161,23 @@ def _reasons(batch: Json) -> str:
 
 def _estimate(batch: Json) -> Table:
     """Returns a table of what a dry run estimates for a batch."""
-    magnus = batch["magnus"]
+    magnus, cost_s = batch["magnus"], batch["magnus"]["left_gpu_s"]
     times = [duration(magnus[name]) for name in ("eta_s", "eta_low_s", "eta_high_s")]
     end = f"in {times[0]}; nine of ten end in {times[1]} to {times[2]}"
     rows = [
         ("lines", count(batch["request_counts"]["total"])),
         ("checked", count(magnus["checked_lines"])),
         ("predicted tokens", count(magnus["predicted_tokens"])),
-        (
-            "predicted cost",
-            "not known" if magnus["left_gpu_s"] is None else f"{magnus['left_gpu_s']:,.1f} s of a worker",
-        ),
+        ("predicted cost", "not known" if cost_s is None else f"{cost_s:,.1f} s of a worker"),
         ("predicted end", end if magnus["eta_s"] is not None else "not known before a worker has served requests"),
         *(("warning", warning) for warning in magnus["warnings"]),
     ]
     return table(("fact", "estimate"), rows, show_header=False)
+
+
+def for_batches(command: Callable[..., list[Json]]) -> Callable[..., Any]:
+    """Adds the ids of batches as an argument, and prints the batches that the command returns."""
+    return click.argument("ids", nargs=-1, required=True)(printed(_batches, lines=True)(with_client(command)))
 
 
 def _batches(batches: list[Json]) -> Table:
@@ -199,9 +201,7 @@ def list_batches(client: Client, limit: int) -> list[Json]:
 
 
 @batch.command()
-@click.argument("ids", nargs=-1, required=True)
-@printed(_batches, lines=True)
-@with_client
+@for_batches
 def show(client: Client, ids: tuple[str, ...]) -> list[Json]:
     """Show the status of batches."""
     return [client.batch(one) for one in ids]
@@ -243,18 +243,14 @@ def results(client: Client, id: str, output: BinaryIO, kind: str) -> None:
 
 
 @batch.command()
-@click.argument("ids", nargs=-1, required=True)
-@printed(_batches, lines=True)
-@with_client
+@for_batches
 def cancel(client: Client, ids: tuple[str, ...]) -> list[Json]:
     """Cancel batches; the answers that they have are kept."""
     return [client.act_on_batch(one, "cancel") for one in ids]
 
 
 @batch.command()
-@click.argument("ids", nargs=-1, required=True)
-@printed(_batches, lines=True)
-@with_client
+@for_batches
 def pause(client: Client, ids: tuple[str, ...]) -> list[Json]:
     """Stop serving the waiting lines of batches.
 
@@ -264,18 +260,14 @@ def pause(client: Client, ids: tuple[str, ...]) -> list[Json]:
 
 
 @batch.command()
-@click.argument("ids", nargs=-1, required=True)
-@printed(_batches, lines=True)
-@with_client
+@for_batches
 def resume(client: Client, ids: tuple[str, ...]) -> list[Json]:
     """Let the lines of paused batches be served again."""
     return [client.act_on_batch(one, "resume") for one in ids]
 
 
 @batch.command()
-@click.argument("ids", nargs=-1, required=True)
-@printed(_batches, lines=True)
-@with_client
+@for_batches
 def retry(client: Client, ids: tuple[str, ...]) -> list[Json]:
     """Send the unanswered lines of ended batches again, as new batches.
 
@@ -285,7 +277,6 @@ def retry(client: Client, ids: tuple[str, ...]) -> list[Json]:
 
 
 @batch.command()
-@click.argument("ids", nargs=-1, required=True)
 @click.option("--window", help="When they must be done, counted from their creation: 30m, 24h, 7d.")
 @click.option(
     "--tier",
@@ -293,8 +284,7 @@ def retry(client: Client, ids: tuple[str, ...]) -> list[Json]:
     help="Whether lines wait for capacity that others leave.",
 )
 @click.option("--budget", type=Budget(), help="What the lines of each may use before those that wait pause.")
-@printed(_batches, lines=True)
-@with_client
+@for_batches
 def change(
     client: Client, ids: tuple[str, ...], window: str | None, tier: str | None, budget: Json | None
 ) -> list[Json]:

@@ -2,34 +2,41 @@
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 from inference.engine_requests import RunFigures
 from scheduling.costs import StepWindow
 
+FIGURES = [field.name for field in fields(RunFigures)]
 
+
+@dataclass(slots=True)
 class RunTally:
-    """Sums over a run, from which `figures` makes RunFigures."""
+    """Sums over a run, from which `figures` makes RunFigures, whose fields have the same names."""
 
-    def __init__(self) -> None:
-        self.iterations = 0.0
-        self.guessed_tokens = self.right_guesses = 0
-        self._generation_length = 0
-        self.prefill_s = 0.0
-        self.prefilled_tokens = 0
-        self._size = self._length = self._valid_tokens = self._pad_tokens = 0
-        self._computed_tokens = 0  # valid and invalid tokens, without wrong guesses
-        self._peak_kv_bytes = 0
-        self._decode_s = 0.0
+    size: int = 0
+    length: int = 0
+    iterations: float = 0.0
+    generation_length: int = 0
+    valid_tokens: int = 0
+    pad_tokens: int = 0
+    invalid_tokens: int = 0
+    peak_kv_bytes: int = 0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    guessed_tokens: int = 0
+    right_guesses: int = 0
+    prefilled_tokens: int = 0
 
     def count_memory(self, kv_bytes: int) -> None:
         """Counts the bytes that the cache holds now."""
-        self._peak_kv_bytes = max(self._peak_kv_bytes, kv_bytes)
+        self.peak_kv_bytes = max(self.peak_kv_bytes, kv_bytes)
 
     def count_prefill(self, lengths: Sequence[int], joined: int, seconds: float) -> None:
         """Counts a padded prefill of prompts, or parts of prompts, of these lengths; `joined` rows got a token."""
         padded = len(lengths) * max(lengths)
-        self._length = max(self._length, *lengths)
-        self._pad_tokens += padded - sum(lengths)
+        self.length = max(self.length, *lengths)
+        self.pad_tokens += padded - sum(lengths)
         self.prefilled_tokens += padded
         self.prefill_s += seconds
         if joined:
@@ -37,13 +44,13 @@ class RunTally:
 
     def count_joiner(self, length: int) -> None:
         """Counts a row of `length` tokens that joins while others run."""
-        self._length = max(self._length, length)
+        self.length = max(self.length, length)
 
     def count_joining(self, tokens: int, seconds: float) -> None:
         """Counts that part of a decoding step that computed tokens of joining rows' prompts."""
         self.prefilled_tokens += tokens
         self.prefill_s += seconds
-        self._decode_s -= seconds
+        self.decode_s -= seconds
 
     def count_decode(self, rows: int, running: int, seconds: float, guessed: int = 0, right: int = 0) -> None:
         """Counts a decoding step of `rows` rows; the `running` ones among them had not finished and got a token each.
@@ -51,41 +58,27 @@ class RunTally:
         Together they also got `right` of the `guessed` tokens. The step counts as one iteration plus the mean number of
         right guesses of a running row.
         """
-        self._decode_s += seconds
+        self.decode_s += seconds
         self.guessed_tokens += guessed
         self.right_guesses += right
         self._count_iteration(rows, running)
         if right:
             self.iterations += right / running
-            self._computed_tokens += right
-            self._valid_tokens += right
+            self.valid_tokens += right
 
     def count_finished(self, new_tokens: int) -> None:
         """Counts a row that finished after `new_tokens` tokens."""
-        self._generation_length = max(self._generation_length, new_tokens)
+        self.generation_length = max(self.generation_length, new_tokens)
 
     def _count_iteration(self, rows: int, running: int) -> None:
         self.iterations += 1
-        self._size = max(self._size, rows)
-        self._computed_tokens += rows
-        self._valid_tokens += running
+        self.size = max(self.size, rows)
+        self.valid_tokens += running
+        self.invalid_tokens += rows - running
 
     def figures(self) -> RunFigures:
         """Returns the figures of the run so far."""
-        return RunFigures(
-            size=self._size,
-            length=self._length,
-            iterations=round(self.iterations),
-            generation_length=self._generation_length,
-            valid_tokens=self._valid_tokens,
-            pad_tokens=self._pad_tokens,
-            invalid_tokens=self._computed_tokens - self._valid_tokens,
-            peak_kv_bytes=self._peak_kv_bytes,
-            prefill_s=self.prefill_s,
-            decode_s=self._decode_s,
-            guessed_tokens=self.guessed_tokens,
-            right_guesses=self.right_guesses,
-        )
+        return RunFigures(**{name: getattr(self, name) for name in FIGURES} | {"iterations": round(self.iterations)})
 
 
 # A window of iterations ends when the number of rows changes, after MOST_STEPS iterations, or after MOST_S seconds.

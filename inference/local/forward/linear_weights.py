@@ -3,7 +3,7 @@
 oneDNN rearranges a plain matrix at each product, and reads a packed matrix as it is.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
 from time import perf_counter
@@ -103,9 +103,3 @@ def medians_s(calls: Sequence[Callable[[], object]], trials: int) -> list[float]
             call()
             seconds.append(perf_counter() - started)
     return [*map(median, timings)]
-
-
-def store_column_major(linears: Iterable[torch.nn.Linear]) -> None:
-    """Stores the weights of these layers in column-major order; their shapes and values do not change."""
-    for linear in linears:
-        linear.weight.data = linear.weight.data.t().contiguous().t()

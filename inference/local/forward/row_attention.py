@@ -5,7 +5,7 @@ Each way writes a layer's keys and values to the cache, and attends with the lay
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +18,8 @@ from inference.local.forward.decode_attention import DecodeAttention, by_groups
 from inference.local.kv.attention_windows import Windows
 from inference.local.kv.pages import PageKernels, Pages
 from inference.local.kv.query_groups import QueryGroups
+
+lower_right = lru_cache(maxsize=1)(causal_lower_right)  # the same for each layer of a pass
 
 
 class HeadShape(NamedTuple):
@@ -116,7 +118,7 @@ class CachedAttention:
         if heads > key_heads and not in_groups:
             keys, values = (side.repeat_interleave(heads // key_heads, 1) for side in (keys, values))
         if causal and before and has_own_memory(query.device):
-            mask, causal = causal_lower_right(length, before + length), False
+            mask, causal = lower_right(length, before + length), False
         elif causal and before:  # torch's causal mask needs as many queries as keys
             query = functional.pad(query, (0, 0, before, 0))
         attended = functional.scaled_dot_product_attention(

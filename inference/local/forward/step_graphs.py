@@ -24,7 +24,7 @@ MOST_TOKENS = 256
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, MOST_TOKENS)
 NO_POSITION = -1
 
-States = tuple[Tensor, Tensor]
+States = tuple[Tensor, ...]  # of the last layer, then of some other layers
 
 
 class PassInputs(NamedTuple):

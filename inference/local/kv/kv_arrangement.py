@@ -52,10 +52,7 @@ def enlarged_rectangle(now: "Rectangle", rows: int, columns: int, budget_bytes: 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """The division of tensors [slots, dim] into the blocks of rows; a slot holds one head's key or value of a token.
-
-    A layer that holds only n tokens of a row writes token p over token p - n.
-    """
+    """The division of tensors [slots, dim] into the blocks of rows; a slot holds one head's key or value of a token."""
 
     slots: tuple[LayerSlots, ...]  # each LayerSlots that some layer has, once
     device: torch.device

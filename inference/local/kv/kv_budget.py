@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -66,6 +67,7 @@ class KvLayout:
     windows: Windows = field(default_factory=dict)  # the window of each kind of layer
     alibi: bool = False
     indexers: Mapping[int, int] = field(default_factory=dict)  # the place of each layer's indexer among the shapes
+    max_positions: int = sys.maxsize  # the most tokens of a row
     state_bytes: int = 0  # the bytes of a row's states, which convolutions and linear attention keep instead of tokens
 
     @property

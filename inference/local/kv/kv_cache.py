@@ -10,9 +10,6 @@ and so do models with a window in some layers only; these layers then have only 
 In blocks of BLOCK_TOKENS each row has only the blocks that its own tokens need, and growing moves no row. Rows may
 share the blocks of a common prefix, which stay after their last row until a row needs the memory.
 
-A layer with a window holds one window of a row's tokens, and writes each further token over the oldest. If all layers
-have a window, no row takes more memory than the widest window.
-
 Memory that no row or kept prefix uses is zero: attention multiplies hidden columns by 0, and 0 times NaN is NaN.
 
 More than 300 lines, because rectangle and blocks are two forms of one memory.
@@ -196,9 +193,9 @@ class KvCache(RowStates):
         columns, now = self.arrangement.columns, self.arrangement
         counts = counts or [1] * len(lengths)
         if self._by_pages:
-            wanted_for = counts, self.arrangement.block_tokens
-            if wanted_for != self._viewed_for:
-                self.pages, self._viewed_for = pages_of(self.arrangement, counts), wanted_for
+            if (counts, now.block_tokens) != self._viewed_for:
+                self.pages = pages_of(now, counts, self.layout.max_positions)
+                self._viewed_for = counts, now.block_tokens
             return columns
         if isinstance(now, BlockRows):
             if (counts, 0) != self._viewed_for:

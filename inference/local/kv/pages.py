@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from inference.accelerator import to_device
+from inference.local.kv.block_tables import blocks_for
 from inference.local.kv.kv_arrangement import Arrangement
 from inference.local.kv.query_groups import token_rows
 
@@ -45,18 +46,20 @@ class PageKernels(Protocol):
         """
 
 
-def pages_of(arrangement: Arrangement, counts: Sequence[int]) -> Pages:
+def pages_of(arrangement: Arrangement, counts: Sequence[int], max_positions: int) -> Pages:
     """Returns the pages of a pass in which row i has counts[i] tokens, numbered as in `token_rows`.
 
     The table has the same number of columns for any rows of one cache, so that one graph can read all such tables.
     """
-    (of,), device, of_tokens = arrangement.slots, arrangement.device, [row for row, _ in token_rows(counts)]
+    (of,), device = arrangement.slots, arrangement.device
     held = [arrangement.blocks_of(row) for row in range(len(counts))]
-    most = max(len(held[row]) for row in of_tokens)
-    padded = [[*held[row], *[0] * (most - len(held[row]))] for row in of_tokens]
-    table = torch.zeros(len(padded), arrangement.most_pages, dtype=torch.int32, device=device)
-    table[:, :most] = to_device(padded, device, torch.int32)
-    sizes = torch.full((len(padded),), arrangement.block_tokens, dtype=torch.int32, device=device)
+    most, longest = max(map(len, held)), blocks_for(max_positions, arrangement.block_tokens)
+    columns = max(most, min(arrangement.most_pages, longest))  # of a small model, a GPU holds 100,000 blocks and more
+    table = torch.zeros(len(held), columns, dtype=torch.int32, device=device)
+    table[:, :most] = to_device([[*row, *[0] * (most - len(row))] for row in held], device, torch.int32)
+    if max(counts) > 1:
+        table = table.index_select(0, to_device([row for row, _ in token_rows(counts)], device))
+    sizes = torch.full((len(table),), arrangement.block_tokens, dtype=torch.int32, device=device)
     tiles = to_device(tiles_of(counts), device, torch.int32) if max(counts) > 1 else None
     return Pages(table, sizes, of.heads, tiles)
 

@@ -34,7 +34,8 @@ class OffloadedRows:
         Layers with windows keep what the next token attends to. Does nothing if two copies (out and back) of the row
         take `prefill_s` or longer, or if the row exceeds the capacity.
         """
-        self._learn_cost()
+        if self._latest is not None and (seconds := self._latest.seconds) is not None:
+            self._seconds_per_byte, self._latest = seconds / max(1, self._latest.nbytes), None
         nbytes = kv.layout.row_bytes(len(token_ids))
         if 2 * nbytes * self._seconds_per_byte >= prefill_s or nbytes > self.capacity_bytes:
             return
@@ -61,7 +62,3 @@ class OffloadedRows:
         """Frees the host memory of a row; does nothing for an unknown id."""
         held = self._rows.pop(sequence_id, None)
         self.nbytes -= held.copy.nbytes if held else 0
-
-    def _learn_cost(self) -> None:
-        if self._latest is not None and (seconds := self._latest.seconds) is not None:
-            self._seconds_per_byte, self._latest = seconds / max(1, self._latest.nbytes), None

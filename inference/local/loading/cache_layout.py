@@ -52,7 +52,10 @@ def _kv_layout(model: Any, name: str, max_positions: int) -> KvLayout:
         raise UnsupportedModel(name, f"its layers have caches of their own kind ({', '.join(others)}); {ELSEWHERE}")
     with torch.inference_mode():
         model(torch.zeros(1, 1, dtype=torch.long, device=model.device), past_key_values=cache, use_cache=True)
-    states = [state for layer in cache.layers for state in _states(layer)]
+    keeping_states = [layer for layer in cache.layers if isinstance(layer, LinearAttentionLayer)]
+    states = [
+        each for layer in keeping_states for each in (*layer.conv_states.values(), *layer.recurrent_states.values())
+    ]
     shapes, tensors = [], []
     for number, layer in enumerate(cache.layers):
         if getattr(layer, "keys", None) is None:
@@ -76,7 +79,8 @@ def _kv_layout(model: Any, name: str, max_positions: int) -> KvLayout:
         windows=windows,
         alibi=bool(config.model_type == "bloom" or getattr(config, "alibi", False)),
         indexers={layer: len(shapes) + place for place, layer in enumerate(indexers)},
-        state_bytes=sum(state.nbytes for state in states),
+        max_positions=max_positions,
+        state_bytes=sum(state.nbytes for state in states if state is not None),
     )
 
 
@@ -87,14 +91,6 @@ def _indexers(cache: DynamicCache, name: str) -> dict[int, LayerShape]:
         raise UnsupportedModel(name, f"its indexers keep the positions of tokens; {ELSEWHERE}")
     keys = {number: layer.indexer_keys for number, layer in indexed.items() if layer.indexer_keys is not None}
     return {number: LayerShape(heads=1, key_dim=each.shape[-1]) for number, each in keys.items()}
-
-
-def _states(layer: Any) -> list[torch.Tensor]:
-    """Returns the states that a layer of convolution or linear attention keeps for one row."""
-    if not isinstance(layer, LinearAttentionLayer):
-        return []
-    held = (*layer.conv_states.values(), *layer.recurrent_states.values())
-    return [state for state in held if state is not None]
 
 
 def _name_its_cache(model: Any) -> None:

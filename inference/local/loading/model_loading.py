@@ -13,7 +13,7 @@ from inference.engine_errors import InferenceError, UnsupportedModel
 from inference.local.forward.adapters import NO_ADAPTERS, Adapters
 from inference.local.forward.decode_attention import fastest_attention
 from inference.local.forward.fused_model import FusedModel, fusible
-from inference.local.forward.linear_weights import WeightForm, fastest_form, store_column_major
+from inference.local.forward.linear_weights import WeightForm, fastest_form
 from inference.local.forward.local_window import window_by_row
 from inference.local.forward.longrope import Longrope, rotate_by_row
 from inference.local.forward.query_scale import scale_by_row
@@ -158,12 +158,14 @@ def prepare_model(model: Any, tokenizer: Any, name: str) -> LoadedModel:
     _try_its_own_pass(model, name)
     try:
         form: WeightForm = "row-major"
-        linears = untied_linears(model)
+        # an output layer that shares the embedding's weight stays row-major
+        embedding = model.get_input_embeddings().weight
+        linears = [each for each in model.modules() if type(each) is torch.nn.Linear and each.weight is not embedding]
         if model.device.type == "cpu" and linears:
             largest = max((linear.weight.data for linear in linears), key=torch.numel)
             form = fastest_form(largest, packable=fusible(model))
-        if form == "column-major":
-            store_column_major(linears)
+        for linear in linears if form == "column-major" else ():
+            linear.weight.data = linear.weight.data.t().contiguous().t()  # shape and values do not change
         return _prepare(model, tokenizer, name, packed=form == "packed")
     except (InferenceError, torch.OutOfMemoryError, MemoryError):
         raise
@@ -246,12 +248,6 @@ def page_kernels() -> PageKernels:
     from inference.local.forward.page_kernels import TritonKernels  # imports Triton
 
     return TritonKernels()
-
-
-def untied_linears(model: Any) -> list[torch.nn.Linear]:
-    """Returns all linear layers, except an output layer that shares the embedding's weight, which stays row-major."""
-    embedding = model.get_input_embeddings().weight
-    return [each for each in model.modules() if type(each) is torch.nn.Linear and each.weight is not embedding]
 
 
 def _ids(value: int | Iterable[int] | None) -> tuple[int, ...]:

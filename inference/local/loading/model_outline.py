@@ -64,8 +64,10 @@ def outline_model(model: str, device: torch.device, dtype: str, adapters: Iterab
     disable_progress_bar()
     config, known = read_config(model), load_tokenizer(model)
     method, _ = quantisation(read_json(model, "config.json"))
-    with as_unsupported(model):
-        made = _without_weights(config, _stated_dtype(model, config))
+    with as_unsupported(model), torch.device("meta"):
+        made = auto_class(config).from_config(config, dtype=_stated_dtype(model, config), trust_remote_code=False)
+        made.set_experts_implementation("batched_mm")  # its shapes do not depend on which experts are chosen
+        made.eval()
     if method is None:
         _check_stored(model, made)
     else:
@@ -112,13 +114,6 @@ class _ReadAsZero(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs an operation; one that reads a number returns False, which is 0 in every type."""
         return False if func in READS and args[0].is_meta else func(*args, **(kwargs or {}))
-
-
-def _without_weights(config: Any, dtype: torch.dtype) -> Any:
-    with torch.device("meta"):
-        made = auto_class(config).from_config(config, dtype=dtype, trust_remote_code=False)
-    made.set_experts_implementation("batched_mm")  # its shapes do not depend on which experts are chosen
-    return made.eval()
 
 
 def _check_stored(model: str, made: Any) -> None:

@@ -45,23 +45,6 @@ MOST_PREPARED = 64  # this many compiled formats wait for their rows; older ones
 class RowFormat:
     """One row's matcher; `error` is why the row cannot be held to its format any longer, "" while it can."""
 
-    __slots__ = (
-        *(
-            "_ahead",
-            "_ending",
-            "_endings",
-            "_fits",
-            "_jump",
-            "_leads",
-            "_look_at",
-            "_matcher",
-            "_searched_s",
-            "_spent_s",
-            "_tokens",
-        ),
-        *("error", "led"),
-    )
-
     def __init__(
         self,
         matcher: LLMatcher,

@@ -27,7 +27,7 @@ def has_twice(tokens: Sequence[int], repeated: Sequence[int]) -> bool:
     turns = {(*repeated[n:], *repeated[:n]) for n in range(period)}
     for end, (token, later) in enumerate(zip(tokens, tokens[period:], strict=False), start=1):
         run = run + 1 if token == later else 0
-        if run >= period and tuple(tokens[end - period : end]) in turns:
+        if run == period and tuple(tokens[end - period : end]) in turns:
             return True
     return False
 

@@ -22,11 +22,6 @@ CHANNELS = ("<|channel|>analysis<|message|>", "<|end|>", "<|end|><|start|>assist
 class ThinkingBudget:
     """The budget of one row: its thinking has at most `most` tokens behind its opening tag."""
 
-    __slots__ = (
-        *("_begin", "_closing", "_looked", "_mark", "_most", "_opening", "_over", "_spent", "_tokenizer"),
-        "_whole_mark",
-    )
-
     def __init__(self, form: AnswerForm, most: int, tokenizer: Tokenizer) -> None:
         """`form` is not PLAIN."""
         self._opening, self._closing, mark = CHANNELS if form.channels else (form.opening, form.closing, form.closing)

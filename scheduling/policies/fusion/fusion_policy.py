@@ -8,6 +8,7 @@
 - Joins: in groups, once they are worth the stop of the running rows (`join_buffer`), prefilled by similar length.
 - Fairness: the tenant served least for its weight goes first (`length_buckets`); while none of this tenant's requests
   fits, other tenants go ahead by at most the service of its largest request.
+- End of a burst: once nothing waits, rows leave for a worker that has run dry (`scheduling.sharing.rebalancing`).
 - Guard: the lower the predictor's Kendall's tau, the less predictions change the order, down to FCFS
   (`set_rank_correlation`).
 

@@ -9,6 +9,7 @@ import structlog
 from sqlalchemy import Engine as Database
 from sqlalchemy.exc import SQLAlchemyError
 
+from models.connections.session import in_transaction
 from models.leasing import leases, worker_registration
 from models.leasing.leases import Lease
 from scheduling.worker_facts import WorkerReport
@@ -119,14 +120,8 @@ class LeaseHeartbeat(Thread):
     def deregister(self, failed: bool) -> None:
         """Gives open batches back, as suspects if the worker `failed`; marks it stopped unless `stays_registered`."""
         self.leaves = True
-        with self._database.begin() as connection:
-            worker_registration.deregister(
-                connection,
-                self._facts.name,
-                self._incarnation,
-                failed,
-                stopped=not self.stays_registered,
-            )
+        deregister = in_transaction(self._database, worker_registration.deregister)
+        deregister(self._facts.name, self._incarnation, failed, stopped=not self.stays_registered)
 
     def stop(self) -> None:
         """End the thread, and with it the renewals."""

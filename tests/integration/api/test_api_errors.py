@@ -195,6 +195,16 @@ def test_a_key_that_sends_too_much_is_told_when_to_come_back(web_settings: Setti
     app.extensions["magnus"].close()
 
 
+def test_a_key_of_a_tenant_that_is_removed_is_unknown_at_once(web_settings: Settings, api: Api) -> None:
+    app = create_app(web_settings.model_copy(update={"rate_limit": "100/minute"}))  # near which each call is counted
+    removed = Api(app.test_client(), api.engine, api.key)
+    assert removed.call("GET", "/v1/models").status_code == 200
+    api.sql("delete from rate_counts")
+    api.sql("delete from api_keys")
+    assert removed.call("GET", "/v1/models").status_code == 401  # the process has read the key less than a second ago
+    app.extensions["magnus"].close()
+
+
 def test_without_a_database_the_service_says_so_and_asks_for_patience(web_settings: Settings) -> None:
     app = create_app(web_settings.model_copy(update={"database_url": "postgresql://localhost:9/none"}))
     client = app.test_client()

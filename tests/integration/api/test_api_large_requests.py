@@ -50,4 +50,4 @@ def test_a_dashboards_list_reads_no_text(api: Api) -> None:
         page = client_requests.page(session, None)
         assert page is not None
         with pytest.raises(InvalidRequestError, match="raiseload"):
-            _ = page.views[0].request.body
+            _ = page.entries[0].request.body

@@ -186,7 +186,9 @@ def test_without_known_errors_only_a_price_is_offered(unjudged: Api) -> None:
 
 def test_a_level_whose_promises_were_not_kept_is_not_offered(busy: Api) -> None:
     hour = "date_trunc('hour', now())"
-    busy.sql(f"insert into promise_hours values ({hour}, 'other', 'default', 0.9, 100, 50, 0, 0, 0, 50)")
+    for model, probability in ((MODEL, 0.9), ("another", 0.5)):
+        sums = "100, 20, 0, 0, 0, 80"
+        busy.sql(f"insert into promise_hours values ({hour}, 'other', '{model}', 'default', {probability}, {sums})")
     context_of(busy).withheld_levels.forget()
     offers = [one for one in quoted(busy)["data"] if one["service_tier"] == "default"]
     assert [one["probability"] for one in offers] == [0.5, 0.95]
@@ -237,6 +239,21 @@ def test_a_repeat_with_the_same_key_gets_the_same_promise(busy: Api) -> None:
     first, second = (busy.call("POST", "/v1/responses", json=body, headers=key).json for _ in range(2))
     assert (first["id"], first["magnus"]["promise"]) == (second["id"], second["magnus"]["promise"])
     assert busy.sql("select count(*) from promises") == [(1,)]
+    queue_of(busy, 3 * WAITS_S)  # the offer itself would be refused now
+    assert busy.call("POST", "/v1/responses", json=body, headers=key).json["id"] == first["id"]
+    busy.sql("update requests set status = 'failed', finished_at = now(), error = :e", e='{"code": "server_error"}')
+    again = busy.call("POST", "/v1/responses", json=body, headers=key)  # would make a new request
+    assert refusal(again) == (422, "quote_outdated", "magnus.quote")
+
+
+def test_a_deadline_before_the_promised_time_is_refused(busy: Api) -> None:
+    sold = offer(busy)
+    for best_effort in (False, True):
+        extras = {"quote": sold["id"], "deadline_s": sold["within_s"] - 0.1, "best_effort": best_effort}
+        refused = busy.call("POST", "/v1/responses", json=RESPONSE | {"magnus": extras})
+        assert (refused.status_code, refused.json["error"]["param"]) == (400, "magnus.deadline_s")
+    extras = {"quote": sold["id"], "deadline_s": sold["within_s"]}
+    assert busy.call("POST", "/v1/responses", json=RESPONSE | {"magnus": extras}).status_code == 200
 
 
 def test_an_offer_is_not_accepted_once_the_queue_has_grown(busy: Api) -> None:
@@ -278,6 +295,11 @@ def test_a_deadline_that_is_unlikely_to_be_kept_is_refused_with_the_earliest_tha
     assert busy.sql("select count(*) from requests where status = 'queued'") == [(0,)]
     for extras in ({"deadline_s": earliest_s}, {"deadline_s": 5, "best_effort": True}):
         assert busy.call("POST", "/v1/responses", json=RESPONSE | {"magnus": extras}).status_code == 200
+    body, key = RESPONSE | {"magnus": {"deadline_s": earliest_s}}, {"Idempotency-Key": "once"}
+    first = busy.call("POST", "/v1/responses", json=body, headers=key).json
+    queue_of(busy, 3 * WAITS_S)
+    assert refusal(busy.call("POST", "/v1/responses", json=body))[0] == 422
+    assert busy.call("POST", "/v1/responses", json=body, headers=key).json["id"] == first["id"]
     sooner = RESPONSE | {"magnus": {"deadline_s": 5}, "service_tier": "priority"}
     assert busy.call("POST", "/v1/responses", json=sooner).status_code == 200
 

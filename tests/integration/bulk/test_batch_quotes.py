@@ -77,7 +77,7 @@ def settled(api: Api) -> list[tuple[Any, ...]]:
     api.sql("update promises set look_at = statement_timestamp() where look_at is not null")
     with api.engine.begin() as connection:
         promise_book.settle(connection, 100)
-    sums = "tier, probability, sold, kept, failed, longer_answer, later_arrivals"
+    sums = "model, tier, probability, sold, kept, failed, longer_answer, later_arrivals"
     return [tuple(row) for row in api.sql(f"select {sums} from promise_hours")]
 
 
@@ -107,7 +107,7 @@ def test_a_batch_that_accepts_an_offer_carries_its_promise_and_keeps_it(seller: 
     bulk.finish()
     assert promise(seller, batch["id"])["kept"] is True
     assert seller.call("GET", "/v1/batches").json["data"][0]["magnus"]["promise"]["kept"] is True
-    assert settled(seller) == [("flex", 0.9, 1, 1, 0, 0, 0)]
+    assert settled(seller) == [(MODEL, "flex", 0.9, 1, 1, 0, 0, 0)]
 
 
 def test_a_batch_that_ends_late_has_missed_its_promise_and_the_book_says_why(seller: Api) -> None:
@@ -118,7 +118,7 @@ def test_a_batch_that_ends_late_has_missed_its_promise_and_the_book_says_why(sel
     assert promise(seller, batch["id"])["kept"] is False
     bulk.finish()
     assert promise(seller, batch["id"])["kept"] is False
-    assert settled(seller) == [("flex", 0.9, 1, 0, 0, 0, 1)]
+    assert settled(seller) == [(MODEL, "flex", 0.9, 1, 0, 0, 0, 1)]
 
 
 def stop(api: Api, id: str, action: str) -> None:
@@ -156,7 +156,7 @@ def test_a_missed_promise_stays_missed_whatever_stops_its_batch_afterwards(selle
     seller.sql("update promises set promised_by = statement_timestamp() - interval '1 s'")
     stop(seller, batch["id"], action)
     assert promise(seller, batch["id"])["kept"] is False
-    assert settled(seller) == [("flex", 0.9, 1, 0, 0, 0, 0)]
+    assert settled(seller) == [(MODEL, "flex", 0.9, 1, 0, 0, 0, 0)]
 
 
 def test_a_promise_is_withdrawn_when_its_batchs_budget_is_lowered_below_what_is_used(seller: Api) -> None:
@@ -224,9 +224,14 @@ def test_a_dry_run_prices_a_quoted_batch_in_the_tier_of_its_offer(seller: Api) -
 
 def test_a_level_that_batches_of_the_last_week_did_not_keep_is_not_offered(seller: Api) -> None:
     ago = "date_trunc('hour', now()) - interval '1 day'"
-    for tier, kept in (("flex", 10), ("default", 0)):  # of which two hours would have too few
-        seller.sql(f"insert into promise_hours values ({ago}, 'other', '{tier}', 0.9, 20, {kept}, 0, 0, 0, 0)")
-    seller.sql(f"insert into promise_hours values ({ago}, 'other', 'default', 0.5, 20, 0, 0, 0, 0, 0)")
+    for model, tier, level, kept in (  # of which two hours would have too few
+        (MODEL, "flex", 0.9, 10),
+        (MODEL, "default", 0.9, 0),
+        (MODEL, "default", 0.5, 0),
+        ("another", "flex", 0.95, 0),
+    ):
+        values = f"{ago}, 'other', '{model}', '{tier}', {level}, 20, {kept}, 0, 0, 0, 0"
+        seller.sql(f"insert into promise_hours values ({values})")
     flex = [one for one in quoted(seller, uploaded(seller))["data"] if one["service_tier"] == "flex"]
     assert [one["probability"] for one in flex] == [0.5, 0.95]
 

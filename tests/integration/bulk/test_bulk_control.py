@@ -211,7 +211,7 @@ def test_a_refused_retry_leaves_no_file(
     client.batches.cancel(first.id)
     bulk.count()
     files = api.sql("select count(*) from files")
-    monkeypatch.setattr("webapp.routes.batches_api.MOST_UNENDED", 0)
+    monkeypatch.setattr("models.bulk.bulk_jobs.MOST_UNENDED", 0)
     act(api, first.id, "/retry", 429)
     assert api.sql("select count(*) from files") == files
 

@@ -4,7 +4,6 @@ from sqlalchemy import Connection
 
 from models.bulk import bulk_feed, bulk_jobs, bulk_outlook, bulk_progress, stored_files
 from models.bulk.bulk_feed import NewLine
-from models.bulk.bulk_jobs import NewBulkJob
 from models.bulk.bulk_progress import LineCounts
 from models.bulk.bulk_tables import BulkJob, BulkStatus, FilePurpose
 from models.operations import bulk_figures
@@ -13,10 +12,10 @@ from tests.integration.database.query_cases import DAY, FEW, OPEN, Case, a_new_r
 
 
 def create_job_twice(connection: Connection) -> None:
-    file = on_session(stored_files.fetch_file, "tenant-0", INPUT)(connection)
-    new = NewBulkJob("tenant-0", "/v1/responses", file, "24h", DAY, None, "a key", b"")  # type: ignore[arg-type]
     for _ in range(2):
-        on_session(bulk_jobs.create_job, new, 100)(connection)
+        job = BulkJob(tenant="tenant-0", endpoint="/v1/responses", input_file_id=INPUT, lines=LINES, last_line=LINES)
+        job.completion_window, job.idempotency_key, job.idempotency_sha256 = "24h", "a key", b""
+        on_session(bulk_jobs.create_job, job, DAY)(connection)
 
 
 def write_a_line(connection: Connection) -> None:

@@ -79,6 +79,8 @@ BESIDE = (
     f"""insert into usage_days (day, tenant, model, requests, prompt_tokens, answer_tokens, gpu_s)
     select current_date - d, 'tenant-' || t, 'small', 1, 1, 1, 1
     from generate_series(1, 600) as d, generate_series(1, {USING}) as t""",
+    """insert into usage_months
+    select tenant, date_trunc('month', day), tier, sum(gpu_s) from usage_days group by 1, 2, 3""",
     """insert into tenants (name, budget)
     select 'tenant-' || t, '{"amount": 20, "unit": "gpu_s", "period": "month"}' from generate_series(1, 20) as t
     on conflict (name) do update set budget = excluded.budget""",
@@ -101,7 +103,7 @@ BESIDE = (
         case when n > {PROMISED} - 200 then now() + interval '5 min' * sign(n - {PROMISED} + 100) end
     from generate_series(1, {PROMISED}) as n""",
     f"""insert into promise_hours
-    select date_trunc('hour', now()) - interval '1 hour' * h, 'tenant-' || t, 'default', 0.9, 10, 9, 0, 1, 0, 0
+    select date_trunc('hour', now()) - interval '1 hour' * h, 'tenant-' || t, 'small', 'default', 0.9, 10, 9, 0, 1, 0, 0
     from generate_series(0, 8760) as h, generate_series(1, {PROMISING}) as t""",
 )
 

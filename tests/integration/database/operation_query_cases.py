@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from models import client_requests, planner_state
 from models.bulk import bulk_jobs
+from models.connections.sql import database_clock
 from models.operations import (
     application_figures,
     application_words,
@@ -68,12 +69,12 @@ OPERATION_CASES = [
     Case("promise_book.delete_old", lambda c: promise_book.delete_old(c, 86_400.0, 200), 4 * 200),
     Case("promise_book.read_book", on_session(promise_book.read_book, None), 3 * 168 * PROMISING),
     Case("promise_book.read_book", on_session(promise_book.read_book, "tenant-1"), 3 * 168 * PROMISING, "of one"),
-    Case("promise_book.of_levels", on_session(promise_book.of_levels), 3 * 24 * PROMISING),
+    Case("promise_book.of_models", on_session(promise_book.of_models), 3 * 24 * PROMISING),
     Case("promise_book.withheld_levels", on_session(promise_book.withheld_levels), 3 * 2 * PROMISING),
     Case("request_histograms.count_ended", count_a_minute, 2 * A_MINUTE),
     Case("request_histograms.read", on_session(request_histograms.read)),
     # reads all that waits, and the tenth of the ended requests that was cancelled lately
-    Case("scaling_signals.read_demands", scaling_signals.read_demands, 2 * COUNTED),
+    Case("scaling_signals.read_demands", on_session(scaling_signals.read_demands), 2 * COUNTED),
     Case("scaling_signals.read_workers", lambda c: scaling_signals.read_workers(c, 10.0)),
     Case("scaling_signals.write_signals", lambda c: scaling_signals.write_signals(c, {"m": ScalingSignal(1.0, 1)})),
     Case("scaling_signals.read_signals", on_session(scaling_signals.read_signals)),
@@ -88,7 +89,7 @@ OPERATION_CASES = [
         WEEK_OF_MINUTES + SAMPLES,
         "of 7 days",
     ),
-    Case("service_history.database_clock", on_session(service_history.database_clock)),
+    Case("sql.database_clock", database_clock),
     Case("operator_access.record_action", on_session(operator_access.record_action, "me", "pause", "planning")),
     Case(
         "operator_access.record_if_written",

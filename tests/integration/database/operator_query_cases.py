@@ -5,8 +5,9 @@ from contextlib import suppress
 
 from sqlalchemy import Connection, text
 
-from models import ended_requests, planner_state, schema_upgrade, training_log
+from models import ended_requests, planner_state, schema_upgrade
 from models.connections import connection_slots, installation
+from models.connections.sql import database_clock
 from models.operations import application_figures, minute_history, operator_overview, process_heartbeats, window_stats
 from models.planning import response_time_estimate, served_work
 from models.upkeep import invariants, retention
@@ -16,7 +17,7 @@ from tests.integration.database.query_cases import A_MINUTE, COUNTED, DAY, FEW, 
 
 def a_window(since_ago_s: float, until_ago_s: float) -> Callable[[Connection], object]:
     def call(connection: Connection) -> object:
-        now = training_log.now(connection)
+        now = database_clock(connection).timestamp()
         return on_session(window_stats.window_stats, now - since_ago_s, now - until_ago_s)(connection)
 
     return call

@@ -21,6 +21,7 @@ from models import (
     training_log,
 )
 from models.connections import schema_state
+from models.connections.sql import database_clock
 from models.leasing import batch_results, leases, requeue, worker_registration
 from models.leasing.batch_results import Answer, BatchBegan, BatchEnded, Figures, RowReturned
 from models.leasing.leases import Lease
@@ -226,7 +227,7 @@ def predict(connection: Connection) -> None:
 
 
 def newest_answers(connection: Connection) -> object:
-    after = training_log.now(connection) - CANCELLED_LATELY_S
+    after = database_clock(connection).timestamp() - CANCELLED_LATELY_S
     known = [f"resp_{n:032x}" for n in range(200)]
     return training_log.finished_requests(connection, 1000, HOUR, after, known)
 
@@ -255,6 +256,7 @@ CASES = [
     Case("batch_results.write_returned", give_back, REQUEUED),
     Case("batch_results.write_closed", close, REQUEUED),
     Case("new_requests.submit", submit_twice),
+    Case("new_requests.is_repeat", on_session(new_requests.is_repeat, "tenant-0", "a key")),
     Case("new_requests.sell", sell),
     Case("new_requests.insert", lambda c: new_requests.insert(c, [a_new_request(), a_new_request()])),
     Case("client_requests.fetch", on_session(client_requests.fetch, "tenant-0", ENDED_ID)),
@@ -282,7 +284,7 @@ CASES = [
     Case("live_fleet.served_adapters", on_session(live_fleet.served_adapters)),
     Case("live_fleet.set_curves", lambda c: live_fleet.set_curves(c, "w1", CURVES)),
     Case("live_fleet.open_batches", live_fleet.open_batches, OPEN),
-    Case("live_fleet.batch_endings", lambda c: live_fleet.batch_endings(c, [5, 500, ENDED // 20])),
+    Case("live_fleet.serving_times", lambda c: live_fleet.serving_times(c, [5, 500, ENDED // 20])),
     Case("model_versions.publish", lambda c: model_versions.publish(c, "length", b"", b"", {}, {})),
     Case("model_versions.set_aside", lambda c: model_versions.set_aside(c, "length-3", "unreadable")),
     Case("model_versions.activate", on_session(model_versions.activate, "length-3")),
@@ -365,7 +367,6 @@ CASES = [
         2 * 500 + 2 * LINES + FEW,
     ),
     Case("schema_state.schema_state", schema_state.schema_state),
-    Case("training_log.now", training_log.now),
     Case("training_log.count_answers", lambda c: training_log.count_answers(c, 5000, 30 * DAY), 5000 + FEW),
     Case("training_log.finished_requests", lambda c: training_log.finished_requests(c, 2000, 30 * DAY), 2000 + FEW),
     Case("training_log.finished_requests", newest_answers, 1000 + 3 * FEW, "after"),

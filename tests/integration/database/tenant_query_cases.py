@@ -56,10 +56,10 @@ TENANT_CASES = [
         for part, (_, limit) in tenant_removal.PARTS.items()
     ),
     Case("tenant_removal.end", lambda c: tenant_removal.end(c, "tenant-1")),
-    Case("budgets.spent", lambda c: budgets.spent(c, {}), 20 * (2 * 31 + 50) + 2 * ENTRIES),
-    Case("budgets.spent", spent_beside_jobs, 20 * (2 * 31 + 50) + 2 * ENTRIES, "beside jobs"),
+    Case("budgets.spent", lambda c: budgets.spent(c, {}), 20 * (2 + 50) + 2 * ENTRIES),
+    Case("budgets.spent", spent_beside_jobs, 20 * (2 + 50) + 2 * ENTRIES, "beside jobs"),
     Case("budgets.withdraw_promises", lambda c: budgets.withdraw_promises(c, ["tenant-1"]), 5 * FEW),
-    Case("budgets.left", on_session(budgets.left, "tenant-1", {}), 2 * 31 + 2 * ENTRIES),
+    Case("budgets.left", on_session(budgets.left, "tenant-1", {}), FEW + 2 * ENTRIES),
     Case("usage.fold", on_session(usage.fold, 1000), 4 * 1000),
     Case("usage.used", on_session(usage.used, None, *LAST_MONTH), 2 * 30 * USING + 2 * ENTRIES),
     Case(

@@ -12,17 +12,17 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
 
 from cli.hosting.child_process import start, stop
-from cli.hosting.embedded_servers import embedded_postgres
 from cli.hosting.readiness import await_ready
 from models.connections.session import make_engine
 from tests.integration.database_stage import eventually
+from tests.quick_postgres import quick_postgres
 
 
 class Server:
     """A Postgres that only this test uses."""
 
     def __init__(self, directory: Path) -> None:
-        self.server = embedded_postgres(directory, durable=False)
+        self.server = quick_postgres(directory)
         self.process = start(self.server.program, directory / "log")
         await_ready(self.server.program, self.process, directory / "log")
         self.url = self.server.url.replace("/magnus?", "/postgres?")

@@ -73,7 +73,7 @@ def busy(api: Api) -> Api:
         )
     finish(api, api.submit()["id"])
     api.submit()
-    api.sql("insert into promise_hours select now(), 'acme', 'default', 0.9, 30, 20, 0, 0, 0, 10")
+    api.sql("insert into promise_hours select now(), 'acme', 'words', 'default', 0.9, 30, 20, 0, 0, 0, 10")
     api.sql(
         """update workers set report =
             '{"guessed_tokens": 9, "right_guesses": 4, "stopped_loops": 3, "saved_tokens": 70}'"""
@@ -108,9 +108,9 @@ def test_what_each_process_does_is_shown(busy: Api) -> None:
         "magnus_requests_unpredicted 1.0",
         'magnus_predicted_work_seconds{model="words"} 12.5',
         'magnus_workers_wanted{model="words"} 3.0',
-        'magnus_promises_due{probability="0.9"} 30.0',
-        'magnus_promises_kept{probability="0.9"} 20.0',
-        'magnus_promises_short{probability="0.9"} 1.0',
+        'magnus_promises_due{model="words",probability="0.9"} 30.0',
+        'magnus_promises_kept{model="words",probability="0.9"} 20.0',
+        'magnus_promises_short{model="words",probability="0.9"} 1.0',
     ):
         assert sample in page
     assert 'magnus_clock_ahead_seconds{process="beat"}' in page

@@ -57,8 +57,8 @@ def day(api: Api, tier: str | None = None) -> dict[str, Any]:
     return dict(found)
 
 
-def withheld(api: Api) -> frozenset[float]:
-    """The levels at which the service promises nothing."""
+def withheld(api: Api) -> frozenset[tuple[str, float]]:
+    """The levels at which the service promises nothing, by model."""
     with make_sessions(api.engine)() as session:
         return promise_book.withheld_levels(session)
 
@@ -75,9 +75,12 @@ def test_promises_are_counted_once_as_kept_or_by_what_broke_them(api: Api) -> No
     sell(api, 1, **ended(40.0, started_s=38.0, tokens=11))  # a little longer, but that was not why
     sell(api, 1, **ended(5.0, status="failed"))
     sell(api, 1, **ended(5.0, status="cancelled"))  # its client did not want it any more
+    refused = ended(5.0, status="failed") | {"error": """'{"code": "refused_by_engine"}'"""}  # no engine can answer it
+    (one,) = sell(api, 1, **refused)
+    assert api.call("GET", f"/v1/responses/{one}").json["magnus"]["promise"]["kept"] is None
     (deleted,) = sell(api, 1, **ended(5.0))
     api.sql("delete from requests where id = :id", id=deleted)
-    assert settle(api) == 10
+    assert settle(api) == 11
     assert settle(api) == 0
     told = day(api)
     assert (told["sold"], told["kept"], told["kept_share"]) == (8, 3, 0.375)
@@ -114,6 +117,13 @@ def test_a_promise_is_missed_when_its_time_is_over_and_explained_when_its_reques
     assert broken(day(api)) == {"later_arrivals": 1}
 
 
+def test_a_promise_of_many_tokens_of_which_few_came_is_settled(api: Api) -> None:
+    sell(api, 1, **ended(40.0, tokens=1))
+    api.sql("update promises set tokens = 1e13")  # as of a large batch that is cancelled late
+    settle(api)
+    assert broken(day(api)) == {"later_arrivals": 1}
+
+
 def test_many_promises_are_settled_in_parts(api: Api) -> None:
     sell(api, 5, **ended(1.0))
     assert [settle(api, 2) for _ in range(4)] == [2, 2, 1, 0]
@@ -130,8 +140,8 @@ def test_a_level_is_short_if_chance_does_not_explain_what_was_missed(api: Api) -
     assert (day(api)["kept_share"], day(api)["short"]) == (0.68, True)
     metrics = api.client.get("/metrics").get_data(as_text=True)
     for line in ("due", "kept", "short"):
-        assert f'magnus_promises_{line}{{probability="0.9"}}' in metrics
-    assert 'magnus_promises_short{probability="0.9"} 1.0' in metrics
+        assert f'magnus_promises_{line}{{model="{MODEL}",probability="0.9"}}' in metrics
+    assert f'magnus_promises_short{{model="{MODEL}",probability="0.9"}} 1.0' in metrics
 
 
 def test_a_level_that_was_short_lately_is_not_promised(api: Api) -> None:
@@ -140,7 +150,7 @@ def test_a_level_that_was_short_lately_is_not_promised(api: Api) -> None:
     assert withheld(api) == frozenset()
     sell(api, 1, **ended(40.0))
     settle(api)
-    assert withheld(api) == {0.9}
+    assert withheld(api) == {(MODEL, 0.9)}
     api.sql("update promise_hours set hour = hour - interval '2 hours'")
     assert withheld(api) == frozenset()
 
@@ -149,8 +159,8 @@ def test_the_worst_hour_is_the_one_with_the_most_promises_missed_beyond_those_ex
     sell(api, 2, **ended(40.0))
     settle(api)
     api.sql(
-        """insert into promise_hours select date_trunc('hour', now()) - interval '30 hours', 'acme', 'default', 0.5,
-        100, 50, 0, 0, 0, 50"""
+        """insert into promise_hours select date_trunc('hour', now()) - interval '30 hours', 'acme', 'words',
+        'default', 0.5, 100, 50, 0, 0, 0, 50"""
     )
     told = api.call("GET", BOOK).json
     assert told["worst_hour"]["sold"] == 2  # of the others as many were kept as promised

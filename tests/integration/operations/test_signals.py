@@ -1,5 +1,6 @@
 """The signals for scaling and the histograms over answered requests, as `chores` makes them and a scrape reads them."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from models.connections.session import make_sessions
 from models.operations import request_histograms
 from models.operations.request_histograms import HISTOGRAMS
 from models.operations.scaling_signals import ScalingSignal, read_signals
+from models.planning.queue_snapshot import Decisions, QueueSnapshot, write_queue_snapshot
 from tasks.chores.scaling_signals import ScalingMeter
 from tests.integration.database_stage import MODEL, Stage
 
@@ -22,6 +24,16 @@ def signals(stage: Stage, target_s: float = 30.0) -> dict[str, ScalingSignal]:
 def waits(stage: Stage, count: int, prefix: str = "r", **columns: Any) -> None:
     for number in range(count):
         stage.request(f"{prefix}{number}", prompt_tokens=60, predicted_tokens=40, limit_tokens=100, **columns)
+
+
+def insert_job(stage: Stage, endpoint: str) -> None:
+    stage.sql(
+        """insert into bulk_jobs (id, tenant, endpoint, input_file_id, completion_window, status, lines, last_line,
+            expires_at, left_work) values ('batch_1', 'acme', :endpoint, 'f', '24h', 'in_progress', 2000, 2000,
+            clock_timestamp() + interval '1 day', '{"requests": 2000, "prefill": 120000, "remaining": 80000,
+            "longest": 60}')""",
+        endpoint=endpoint,
+    )
 
 
 def test_a_fleet_without_requests_has_no_work_and_wants_no_worker(stage: Stage) -> None:
@@ -75,13 +87,7 @@ def test_lines_of_bulk_jobs_that_were_not_read_yet_are_work_that_has_until_the_j
     stage: Stage, endpoint: str
 ) -> None:
     stage.worker(kv_tokens=200)
-    stage.sql(
-        """insert into bulk_jobs (id, tenant, endpoint, input_file_id, completion_window, status, lines, last_line,
-            expires_at, left_work) values ('batch_1', 'acme', :endpoint, 'f', '24h', 'in_progress', 2000, 2000,
-            clock_timestamp() + interval '1 day', '{"requests": 2000, "prefill": 120000, "remaining": 80000,
-            "longest": 60}')""",
-        endpoint=endpoint,
-    )
+    insert_job(stage, endpoint)
     waits(stage, 1, job_id="batch_1")
     stage.sql("insert into bulk_lines (job_id, line, custom_id, request_id) values ('batch_1', 1, 'one', 'r0')")
     found = signals(stage)[MODEL]
@@ -93,6 +99,24 @@ def test_lines_of_bulk_jobs_that_were_not_read_yet_are_work_that_has_until_the_j
     assert signals(stage)[MODEL].wanted > 4
     stage.sql("update bulk_jobs set paused_at = clock_timestamp()")
     assert signals(stage)[MODEL] == ScalingSignal(0.0, 0)
+
+
+def test_what_waits_for_a_new_budget_wants_no_worker(stage: Stage) -> None:
+    stage.worker(kv_tokens=200)
+    waits(stage, 3, "runs", status="in_progress")
+    running = signals(stage)
+    waits(stage, 40)
+    waits(stage, 40, "flex", tier="flex")
+    insert_job(stage, "/v1/responses")
+    waits(stage, 1, "line", job_id="batch_1")
+    stage.sql("insert into bulk_lines (job_id, line, custom_id, request_id) values ('batch_1', 1, 'one', 'line0')")
+    assert signals(stage)[MODEL].work_s > running[MODEL].work_s + 100
+    with stage.database.begin() as connection:
+        decisions = Decisions(spent_tenants=("acme",))
+        write_queue_snapshot(connection, QueueSnapshot(at=datetime.now(UTC), decisions=decisions))
+    assert signals(stage)[MODEL] == ScalingSignal(0.0, 1)  # for what runs
+    waits(stage, 40, "other", tenant="other")
+    assert signals(stage)[MODEL].work_s > 0
 
 
 def test_a_request_of_the_tier_flex_wants_no_hurry(stage: Stage) -> None:

@@ -16,11 +16,10 @@ from typing import Any
 
 import pytest
 
-from learning.estimators.serving_time import KnnServingTime
 from models import planner_state
 from models.planning import leadership
 from processes.planner_rules import PlannerRules
-from scheduling.costs import ServingCurves
+from scheduling.costs import ProfiledCurves, ServingCurves
 from scheduling.kv_memory import KvMemory
 from scheduling.policy import Assignment, Policy, Worker
 from scheduling.request import Request
@@ -30,7 +29,7 @@ from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
 from scheduling.simulation.trace import Trace
 from tasks.planning.planner import Planner
-from tests.integration.database_stage import CURVES, Stage
+from tests.integration.database_stage import CURVES, Stage, facts, insert_worker
 
 (P1, P2, P3, P4), (D1, D2, D3, D4) = CURVES.prefill, CURVES.decode
 CURVE = ServingCurves((P1, P2, P3, P4), (D1, D2, D3, D4))
@@ -112,12 +111,7 @@ REQUESTS_COME_BACK = {"scls", "sequence", "baton"}
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_the_planner_assigns_what_the_simulator_assigns(stage: Stage, name: str):
     arrivals = random_arrivals(count=80)
-    memory = KvMemory(MEMORY_TOKENS[name], 1)
-    fleet = [Instance(worker, memory, estimated_costs=KnnServingTime(CURVE)) for worker in ("w1", "w2")]
-    policy = Recorder(make_policy(name, SETTINGS), feeds_at_decisions=name == "fusion")
-    trace = simulate(policy, arrivals, fleet, EngineCosts(CURVE), seed=0, tick_s=TICK_S)
-    assert len(trace.answers) == len(arrivals)
-    assert trace.out_of_memory == 0
+    policy, trace = simulated(name, arrivals)
     assert any(len(ids) > 1 for _, _, ids, _ in policy.decided)
     assert any(ask.returned for ask in policy.asks) == (name in REQUESTS_COME_BACK)
     assert any(preempted for *_, preempted in policy.decided) == (name == "baton")
@@ -125,10 +119,32 @@ def test_the_planner_assigns_what_the_simulator_assigns(stage: Stage, name: str)
     assert served_live(stage, name, arrivals, trace, policy.asks) == sorted(policy.decided)
 
 
-def served_live(stage: Stage, name: str, arrivals: Sequence[Arrival], trace: Trace, asks: Sequence[Ask]) -> Decisions:
+def test_the_same_rows_leave_for_a_worker_that_has_run_dry(stage: Stage):
+    arrivals = random_arrivals(count=120)
+    policy, trace = simulated("fusion", arrivals, speed=8.0)
+    assert any(preempted for *_, preempted in policy.decided)
+    assert any(ask.returned for ask in policy.asks)
+    assert served_live(stage, "fusion", arrivals, trace, policy.asks, speed=8.0) == sorted(policy.decided)
+
+
+def simulated(name: str, arrivals: Sequence[Arrival], speed: float = 1.0) -> tuple[Recorder, Trace]:
+    """The recorded policy and the trace; one worker is `speed` times as fast as the other."""
+    memory = KvMemory(MEMORY_TOKENS[name], 1)
+    fleet = [Instance("w1", memory), Instance("w2", memory, speed)]
+    policy = Recorder(make_policy(name, SETTINGS), feeds_at_decisions=name == "fusion")
+    trace = simulate(policy, arrivals, fleet, EngineCosts(CURVE), seed=0, tick_s=TICK_S)
+    assert len(trace.answers) == len(arrivals)
+    assert trace.out_of_memory == 0
+    return policy, trace
+
+
+def served_live(
+    stage: Stage, name: str, arrivals: Sequence[Arrival], trace: Trace, asks: Sequence[Ask], speed: float = 1.0
+) -> Decisions:
     """The planner's batches, when it is asked at these instants, and requests arrive, run and end as in the trace."""
-    for instance in ("w1", "w2"):
-        stage.worker(instance, kv_tokens=MEMORY_TOKENS[name])
+    for worker, of in (("w1", 1.0), ("w2", speed)):
+        curves = ProfiledCurves(EngineCosts(CURVE).faster(of).curves)
+        insert_worker(stage.sql, facts(worker, kv_tokens=MEMORY_TOKENS[name], curves=curves))
     rules = PlannerRules(policy=name, settings=SETTINGS, lookahead_s=0.0, alive_s=3600.0, lease_s=3600.0)
     served: Decisions = []
     before = float("-inf")

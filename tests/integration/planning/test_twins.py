@@ -266,6 +266,23 @@ def test_large_answers_are_shared_in_fewer_at_once(stage: Stage, leader: Leader)
         assert len(twins.share_answers(connection)) < 3
 
 
+def test_answers_of_several_leaders_are_bounded_together(stage: Stage, leader: Leader, monkeypatch: pytest.MonkeyPatch):
+    stage.worker()
+    for group in "abc":
+        equal(stage, *(f"{group}{n}" for n in range(4)), twin_sha256=group.encode())
+    leader.step()
+    for group in "abc":
+        answer(stage, f"{group}0")  # of 11 stored bytes
+    monkeypatch.setattr(twins, "MOST_BYTES", 30)
+    sizes = []
+    while waiting := [one for one, status in stage.requests("status").items() if status == "queued"]:
+        with stage.database.begin() as connection:
+            sizes.append(len(twins.share_answers(connection)))
+        assert sizes[-1] in (1, 2), waiting
+    assert sum(sizes) == 9
+    assert set(stage.requests("shared").values()) == {False}
+
+
 def test_a_twin_that_lost_its_leader_is_reported(stage: Stage, leader: Leader):
     equal(stage, "a", "b")
     leader.step()

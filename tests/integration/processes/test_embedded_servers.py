@@ -9,6 +9,7 @@ import psycopg
 import redis
 
 from cli.hosting.embedded_servers import create_database, embedded_broker, embedded_postgres, running_server
+from tests.quick_postgres import quick_postgres
 
 
 def test_postgres_keeps_its_data_over_a_restart(tmp_path: Path) -> None:
@@ -24,14 +25,14 @@ def test_postgres_keeps_its_data_over_a_restart(tmp_path: Path) -> None:
 def test_a_path_too_long_for_a_socket_gets_a_short_one_elsewhere(tmp_path: Path) -> None:
     long = tmp_path / ("a" * 120)
     long.mkdir()
-    with running_server(embedded_postgres(long / "pg", durable=False), tmp_path / "log") as url:
+    with running_server(quick_postgres(long / "pg"), tmp_path / "log") as url:
         create_database(url)
         with psycopg.connect(url) as connection:
             assert connection.execute("select 1").fetchone() == (1,)
 
 
 def test_only_its_user_can_enter_the_socket_directory(tmp_path: Path) -> None:
-    server = embedded_postgres(tmp_path / "pg", durable=False)
+    server = quick_postgres(tmp_path / "pg")
     sockets = Path(server.url.partition("host=")[2])
     assert stat.S_IMODE(sockets.stat().st_mode) == 0o700
 
@@ -48,7 +49,7 @@ def test_the_broker_keeps_messages_over_a_restart_and_never_evicts(tmp_path: Pat
 def test_nothing_runs_once_the_servers_are_stopped(tmp_path: Path) -> None:
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     with (
-        running_server(embedded_postgres(tmp_path / "pg", durable=False), tmp_path / "log"),
+        running_server(quick_postgres(tmp_path / "pg"), tmp_path / "log"),
         running_server(embedded_broker(tmp_path / "valkey"), tmp_path / "log"),
     ):
         during = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
@@ -60,9 +61,9 @@ def test_nothing_runs_once_the_servers_are_stopped(tmp_path: Path) -> None:
 def test_a_lock_whose_process_id_belongs_to_another_program_does_not_keep_postgres_from_starting(
     tmp_path: Path,
 ) -> None:
-    embedded_postgres(tmp_path / "pg", durable=False)
+    quick_postgres(tmp_path / "pg")
     lock = tmp_path / "pg" / "data" / "postmaster.pid"
     lock.write_text(f"{os.getppid()}\n{lock.parent}\n")
-    with running_server(embedded_postgres(tmp_path / "pg", durable=False), tmp_path / "log"):
-        embedded_postgres(tmp_path / "pg", durable=False)
+    with running_server(quick_postgres(tmp_path / "pg"), tmp_path / "log"):
+        quick_postgres(tmp_path / "pg")
         assert lock.exists()  # that of a Postgres that runs in this directory stays

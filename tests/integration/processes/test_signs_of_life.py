@@ -14,11 +14,11 @@ import pytest
 
 from cli.hosting import signs_of_life, supervisor
 from cli.hosting.child_process import ChildProgram, start, stop
-from cli.hosting.embedded_servers import embedded_postgres
 from cli.hosting.readiness import await_ready
 from cli.hosting.signs_of_life import Question, postgres_question, redis_question
 from cli.hosting.supervisor import Supervisor
 from tests.integration.processes.test_supervisor import eventually, listed
+from tests.quick_postgres import quick_postgres
 
 # Sends pulses like every process of the service, until the file given as argument exists: then it hangs.
 PULSING = """
@@ -122,7 +122,7 @@ def test_servers_answer_their_questions_without_a_password_and_a_frozen_one_does
 
 
 def test_a_postgres_that_waits_for_its_sessions_to_end_counts_as_silent(tmp_path: Path):
-    server = embedded_postgres(tmp_path / "postgres", durable=False)
+    server = quick_postgres(tmp_path / "postgres")
     program, question = server.program, server.program.question
     assert question is not None
     process = start(program, tmp_path / "log")

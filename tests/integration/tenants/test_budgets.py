@@ -23,6 +23,7 @@ from models.tenants.budgets import tier_prices
 from scheduling.costs import ProfiledCurves, ServingCurves
 from scheduling.request import Request
 from settings import Settings
+from tasks.planning import budget_gate
 from tasks.planning.leader import Leader
 from tests.integration.api_service import MODEL, Api
 from tests.integration.bulk_stage import BulkStage, chat_line, create, jsonl, upload
@@ -108,6 +109,16 @@ def test_a_tenant_pauses_at_its_budget_and_goes_on_once_it_is_raised(served: Ser
     assert served.step() <= waiting
 
 
+def test_budgets_are_read_less_often_once_a_read_takes_long(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget_gate, "FREE_S", -60.0)  # so that each read counts as one of a minute
+    served.budget("acme", 3.0)
+    served.request("a")
+    assert served.step() == {"a"}
+    served.answer(gpu_s=5.0)
+    served.request("b")
+    assert served.step() == {"b"}
+
+
 def test_no_more_than_what_runs_is_used_beyond_a_budget_however_much_waits(served: Served) -> None:
     served.budget("acme", 1.0)
     for n in range(40):
@@ -135,14 +146,27 @@ def test_another_tenant_is_served_while_one_has_spent_its_budget(served: Served)
 
 def test_a_budget_begins_anew_with_its_period_also_under_a_planner_that_follows(served: Served) -> None:
     served.budget("acme", 1.0, period="month")
-    served.sql(f"insert into usage_days values ({TODAY}, 'acme', 'small', 1, 1, 1, 2.0)")
+    served.sql(f"insert into usage_months values ('acme', date_trunc('month', {TODAY}), 'default', 2.0)")
     served.request("a")
     assert not served.step()
     served.leader.resign()
     served.begin()
     assert not served.step()
-    served.sql(f"update usage_days set day = date_trunc('month', {TODAY})::date - 1")
+    served.sql("update usage_months set month = month - interval '1 month'")
     assert served.step() == {"a"}
+
+
+def test_a_months_budget_counts_what_was_folded_in_parts_and_what_was_not(served: Served) -> None:
+    served.budget("acme", 3.0, period="month")
+    for n in range(4):
+        served.request(f"a{n}")
+        served.fold()
+        assert served.step() == {f"a{n}"}
+        served.answer(gpu_s=0.9)
+    served.request("a4")
+    assert not served.step()
+    served.budget("acme", 3.7, period="month")
+    assert served.step() == {"a4"}
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,14 @@ def test_requests_are_charged_as_predicted_and_refused_until_one_of_this_length_
     assert limited.sql("select count(*) from work_charges where at < now() - interval '1 minute'") == [(0,)]
 
 
+def test_charges_that_expired_in_a_pause_are_deleted_in_parts(limited: Api) -> None:
+    limited.sql("""insert into work_charges (tenant, at, unit, amount)
+        select 'acme', now() - interval '2 min', 'tokens', 1 from generate_series(1, 2500)""")
+    for left in (1500, 500, 0):
+        assert post(limited, 1).status_code == 200
+        assert limited.sql("select count(*) from work_charges where at < now() - interval '1 minute'") == [(left,)]
+
+
 def test_a_longer_request_than_the_limit_runs_alone(limited: Api) -> None:
     assert post(limited, 60).status_code == 200
     assert post(limited, 1).status_code == 429

@@ -63,7 +63,7 @@ class PretendedDevice(TorchDispatchMode):
         self._passes = 0  # that the device was given
         self._copying: list[tuple[torch.Tensor, torch.Tensor]] = []  # to the host, not waited for yet
         self._patches = [patch.object(accelerator, *each) for each in (("_pinned", _pinned), ("_mark", self._mark))]
-        self._patches.append(patch.object(row_attention, "causal_lower_right", _lower_right))
+        self._patches.append(patch.object(row_attention, "lower_right", _lower_right))
 
     def __enter__(self) -> Any:
         for each in self._patches:

@@ -4,12 +4,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import sqrt
 
 from models.operations.application_figures import PredictedAnswer
 from models.operations.service_history import HistoryPoint
 from webapp.dashboard.charts.quantities import plural
-from webapp.dashboard.charts.time_charts import Chart, Series, Slot, line_chart, stacked_bars
+from webapp.dashboard.charts.time_charts import Chart, Series, Slot, bar_chart, line_chart
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,39 +33,36 @@ SHORTEST = "15m"
 
 def service_charts(slots: Sequence[Slot]) -> list[Chart]:
     """Returns the overview's charts: queue, age, failures, requests and tokens a second, response times."""
+    draw = partial(line_chart, slots)
     return [
-        line_chart(
+        draw(
             "Backlog and in flight",
             "Requests that wait, and requests in batches; the maximum of each step.",
             [Series("first", "waiting", lambda p: p.backlog), Series("second", "in flight", lambda p: p.in_flight)],
-            slots,
         ),
-        line_chart(
+        draw(
             "Oldest waiting, seconds",
             "Age of the request that has waited longest.",
             [Series("first", "oldest", lambda p: None if p.backlog is None else p.oldest_s or 0.0)],
-            slots,
         ),
-        stacked_bars(
+        bar_chart(
+            slots,
             "Failed requests",
             "Requests that failed in each step.",
-            [Series("bad", "failed", lambda p: p.failed)],
-            slots,
+            Series("bad", "failed", lambda p: p.failed),
             "No request failed",
         ),
-        line_chart(
+        draw(
             "Requests a second",
             "Answers that ended, complete or cut off at their limit.",
             [Series("first", "answers / s", lambda p: p.answers / p.seconds)],
-            slots,
         ),
-        line_chart(
+        draw(
             "Valid tokens a second",
             "Tokens of answers, without the padding and invalid tokens of batches.",
             [Series("first", "tokens / s", lambda p: p.answer_tokens / p.seconds)],
-            slots,
         ),
-        line_chart(
+        draw(
             "Response time, seconds",
             "From arrival to the end of the answer; the maximum of each step.",
             [
@@ -72,28 +70,26 @@ def service_charts(slots: Sequence[Slot]) -> list[Chart]:
                 Series("second", "P95", lambda p: p.response_p95_s),
                 Series("third", "P99", lambda p: p.response_p99_s),
             ],
-            slots,
         ),
     ]
 
 
 def prediction_charts(slots: Sequence[Slot]) -> list[Chart]:
     """Returns the charts of the errors of predicted lengths, of ETAs and of estimated serving times."""
+    draw = partial(line_chart, slots)
     return [
-        line_chart(
+        draw(
             "Error of lengths, tokens (RMSE)",
             "Root of the mean squared difference between predicted and true length of complete answers.",
             [Series("first", "RMSE", lambda p: _root(p.squared_error, p.predicted))],
-            slots,
         ),
-        line_chart(
+        draw(
             "Order of lengths (Kendall's tau)",
             "1: every pair of answers was predicted in the right order; 0: no better than chance.",
             [Series("first", "tau", lambda p: p.tau)],
-            slots,
             top=1.0,
         ),
-        line_chart(
+        draw(
             "Coverage",
             "Share of complete answers no longer than the upper quantile, and of answers within the interval of their "
             "ETA. The target of both is 0.9.",
@@ -101,20 +97,17 @@ def prediction_charts(slots: Sequence[Slot]) -> list[Chart]:
                 Series("first", "lengths", _share_of(lambda p: p.covered, lambda p: p.predicted)),
                 Series("second", "ETAs", _share_of(lambda p: p.eta_kept, lambda p: p.promised)),
             ],
-            slots,
             top=1.0,
         ),
-        line_chart(
+        draw(
             "Error of ETAs, seconds",
             "Mean difference between the ETA given at submission and the time of the answer.",
             [Series("first", "ETA", _share_of(lambda p: p.eta_error_s, lambda p: p.promised))],
-            slots,
         ),
-        line_chart(
+        draw(
             "Error of serving times, share",
             "Sum of the differences between estimated and true serving times, divided by the true ones.",
             [Series("first", "seconds", _share_of(lambda p: p.estimate_error_s, lambda p: p.served_s))],
-            slots,
         ),
     ]
 

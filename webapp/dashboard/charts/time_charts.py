@@ -89,31 +89,22 @@ def time_slots(points: Sequence[HistoryPoint], now: datetime, back_s: int, step_
     return [Slot(datetime.fromtimestamp(n * step_s, UTC), by_start.get(n)) for n in numbers]
 
 
-def stacked_bars(
-    title: str, description: str, series: Sequence[Series], slots: Sequence[Slot], nothing: str = ""
-) -> Chart:
-    """Returns bars on top of each other, the first series at the bottom; a step of zeros has an invisible bar."""
-    values = [[slot.value(one) or 0.0 for one in series] for slot in slots]
-    top, grid = axis_scale(max((sum(column) for column in values), default=0.0))
+def bar_chart(slots: Sequence[Slot], title: str, description: str, series: Series, nothing: str) -> Chart:
+    """Returns a bar for each step; that of zero is invisible, and a chart of zeros says `nothing` instead."""
+    values = [slot.value(series) or 0.0 for slot in slots]
+    top, grid = axis_scale(max(values, default=0.0))
     bars = []
-    for slot, column, x in zip(slots, values, bar_positions(len(slots)), strict=True):
-        below = 0.0
-        for one, value in zip(series, column, strict=True):
-            if value > 0:
-                y = height_of(below + value, top)
-                tooltip = f"{clock(slot.start)}: {short_number(value)} {one.name}"
-                bars.append(Bar(one.kind, x, y, bar_width(len(slots)), height_of(below, top) - y, tooltip))
-            below += value
-        if slot.point is not None and not below:
-            tooltip = f"{clock(slot.start)}: 0 {', '.join(one.name for one in series)}"
-            bars.append(Bar("hover", x, TOP, bar_width(len(slots)), HEIGHT - TOP - BOTTOM, tooltip))
-    empty = all(slot.point is None for slot in slots)
-    said = "" if any(map(any, values)) else nothing
-    return Chart(title, description, colours_of(series), bars, [], grid, time_labels(slots), empty, said)
+    for slot, value, x in zip(slots, values, bar_positions(len(slots)), strict=True):
+        if slot.point is not None:
+            kind, y = (series.kind, height_of(value, top)) if value else ("hover", TOP)
+            tooltip = f"{clock(slot.start)}: {short_number(value)} {series.name}"
+            bars.append(Bar(kind, x, y, bar_width(len(slots)), HEIGHT - BOTTOM - y, tooltip))
+    said = "" if any(values) else nothing
+    return Chart(title, description, colours_of([series]), bars, [], grid, time_labels(slots), not bars, said)
 
 
 def line_chart(
-    title: str, description: str, series: Sequence[Series], slots: Sequence[Slot], top: float | None = None
+    slots: Sequence[Slot], title: str, description: str, series: Sequence[Series], top: float | None = None
 ) -> Chart:
     """Returns a line for each series and invisible bars with tooltips; `top` is the axis's maximum.
 

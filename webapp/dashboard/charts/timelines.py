@@ -144,9 +144,8 @@ def worker_strip(batches: Sequence[BatchSpan], now: datetime, back_s: float, up_
         bars = [bar("good", start, end, back_s, 0, "serving") for start, end in busy]
     else:
         bars = [_bar_of(start, end, batch, back_s) for start, end, batch in reversed(spans)]
-    shown_s = min(
-        back_s, max([up_s, *(back_s - start for start, _ in busy)])
-    )  # the batches before the start of this process were an earlier process's
+    # the batches before the start of this process were an earlier process's
+    shown_s = min(back_s, max([up_s, *(back_s - start for start, _ in busy)]))
     busy_s = sum(end - start for start, end in busy)
     return WorkerStrip(
         Timeline(bars, quarters(back_s, "{} ago", 1.0, 0.0), 1, legend_of(bars, WORKER_COLOURS)),

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.generation.logits_process import MinPLogitsWarper, RepetitionPenaltyLogitsProcessor
 
-from inference.engine_requests import DecodingRequest
+from inference.engine_requests import LEAST_LOGPROB, DecodingRequest
 from inference.local.batch_rows import BatchRow
 from inference.local.engine import Engine
-from inference.local.next_tokens import LEAST_LOGPROB, adjusted, log_probabilities, next_tokens, penalised
+from inference.local.next_tokens import adjusted, log_probabilities, next_tokens, penalised
 from inference.local.tokens.sampling import sample
 from request_body import Sampling
 from tests.unit.inference.tiny_models import AMPLE, ANSWER, EOS, POSITIONS, VOCABULARY, drain

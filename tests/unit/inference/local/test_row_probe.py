@@ -1,20 +1,24 @@
 """What a probe gets to see of running rows, and which rows give way by its predictions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import pytest
 import torch
 
+from inference.engine_errors import OutOfMemory
 from inference.local import row_probe
 from inference.local.engine import Engine
 from inference.local.engine_options import EngineOptions
 from inference.local.forward.fused_model import MIDDLE, FusedModel
+from inference.local.loading.model_loading import LoadedModel, prepare_model
 from inference.local.row_probe import EPSILON, RowProbe
 from scheduling.costs import Floats
 from scheduling.request import RowLength
-from tests.unit.inference.tiny_models import AMPLE, ANSWER, drain, known
+from tests.unit.inference.local.loading.test_model_loading import mistral
+from tests.unit.inference.local.test_engine_memory import RunsOut
+from tests.unit.inference.tiny_models import AMPLE, ANSWER, Letters, drain, known
 
 EVERY = 16  # steps between two readings: one within an answer of ANSWER tokens
 
@@ -39,7 +43,7 @@ def engine_with(loaded, probe: RecordingProbe, budget_tokens: int = 0, threshold
     return Engine(
         loaded,
         budget_bytes,
-        EngineOptions(memory_threshold=threshold, block_tokens=1, probe=RowProbe(loaded.decoder, probe, EVERY)),
+        EngineOptions(memory_threshold=threshold, block_tokens=1, probe=RowProbe(loaded.decoder, probe, EVERY, 1e9)),
     )
 
 
@@ -67,42 +71,73 @@ def test_answers_are_the_same_with_a_probe(architecture):
 
 
 @torch.inference_mode()
-def test_it_reads_the_middle_layers_state_of_each_rows_newest_token(endless):
+def assert_means_of_middle_layers(loaded: LoadedModel, tokens: Sequence[int], values: Floats) -> None:
+    """The values are the mean of the normed states of the last of `tokens` behind the middle layers."""
+    layers = {round(share * loaded.model.config.num_hidden_layers) for share in MIDDLE}
+    states = loaded.model(torch.tensor([[*tokens]]), output_hidden_states=True).hidden_states
+    each = [states[layer][0, -1] for layer in layers]  # states[0] are the embeddings
+    normed = torch.stack([state * torch.rsqrt(state.square().mean() + EPSILON) for state in each])
+    torch.testing.assert_close(torch.from_numpy(values).float(), normed.mean(0), rtol=1e-3, atol=1e-3)
+
+
+def test_it_reads_the_middle_layers_states_of_each_rows_newest_token(endless):
     prompts, probe = endless.pool[:3], RecordingProbe()
     engine = engine_with(endless.loaded, probe)
     engine.insert([one.sequence("short", 3) if n == 0 else one.sequence(str(n)) for n, one in enumerate(prompts)])
     drain(engine)
-    ((ids, facts, states),) = probe.readings  # once in ANSWER steps
+    _, (ids, facts, states) = probe.readings  # as they join, and once in ANSWER steps
     assert sorted(ids) == ["1", "2"]  # the short row ended before
-    layer = int(MIDDLE * endless.loaded.model.config.num_hidden_layers) + 1  # behind the embeddings
     for name, tokens, values in zip(ids, facts, states, strict=True):
         one = prompts[int(name)]
         assert tokens.tolist() == [len(one.prompt_ids), EVERY, ANSWER, ANSWER, ANSWER]
-        so_far = torch.tensor([[*one.prompt_ids, *one.answer[:EVERY]]])
-        state = endless.loaded.model(so_far, output_hidden_states=True).hidden_states[layer][0, -1]
-        normed = state * torch.rsqrt(state.square().mean() + EPSILON)
-        torch.testing.assert_close(torch.from_numpy(values).float(), normed, rtol=1e-3, atol=1e-3)
+        assert_means_of_middle_layers(endless.loaded, [*one.prompt_ids, *one.answer[:EVERY]], values)
 
 
-@torch.inference_mode()
-def test_a_row_that_joins_is_read_at_the_last_token_of_its_prompt(endless):
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_row_that_joins_is_read_at_the_last_token_of_its_prompt(endless, alone):
+    """Its prompt is computed with the next token of the other row, or, as the model has windows, alone."""
+    loaded = prepare_model(mistral(sliding_window=64), Letters(), "sliding") if alone else endless.loaded
     first, second = endless.pool[:2]
     probe = RecordingProbe()
-    engine = engine_with(endless.loaded, probe)
+    engine = engine_with(loaded, probe)
     engine.insert([first.sequence("first")])
     engine.step()
     engine.insert([second.sequence("second")])
     engine.step()
-    ((ids, facts, states),) = probe.readings
+    _, (ids, facts, states) = probe.readings
     assert (ids, facts[0, :2].tolist()) == (["second"], [len(second.prompt_ids), 0])
-    layer = int(MIDDLE * endless.loaded.model.config.num_hidden_layers) + 1
-    prompt = torch.tensor([[*second.prompt_ids]])
-    state = endless.loaded.model(prompt, output_hidden_states=True).hidden_states[layer][0, -1]
-    normed = state * torch.rsqrt(state.square().mean() + EPSILON)
-    torch.testing.assert_close(torch.from_numpy(states[0]).float(), normed, rtol=1e-3, atol=1e-3)
+    assert_means_of_middle_layers(loaded, second.prompt_ids, states[0])
 
 
-@pytest.mark.parametrize(("share", "read"), [(0.0, 1), (1e9, 3)])
+@pytest.mark.parametrize("apart", [False, True])
+def test_rows_that_enter_an_empty_engine_are_read_at_the_last_token_of_their_prompts(endless, apart):
+    prompts, probe = endless.pool[:3], RecordingProbe()
+    engine = engine_with(endless.loaded, probe)
+    engine.insert([one.sequence(str(n), prompt_logprobs=apart) for n, one in enumerate(prompts)])
+    assert sorted(name for ids, _, _ in probe.readings for name in ids) == ["0", "1", "2"]
+    for ids, facts, states in probe.readings:
+        for name, tokens, values in zip(ids, facts, states, strict=True):
+            prompt = prompts[int(name)].prompt_ids
+            assert tokens[:2].tolist() == [len(prompt), 0]
+            assert_means_of_middle_layers(endless.loaded, prompt, values)
+
+
+def test_rows_of_a_pass_that_the_device_could_not_compute_are_read_once_it_could(endless):
+    probe, decoder = RecordingProbe(), RunsOut(endless.loaded.decoder, {1, EVERY + 2})
+    options = EngineOptions(block_tokens=1, probe=RowProbe(endless.loaded.decoder, probe, EVERY, 1e9))
+    engine, one = Engine(replace(endless.loaded, decoder=decoder), AMPLE, options), endless.pool[0]
+    with pytest.raises(OutOfMemory):
+        engine.insert([one.sequence("a")])
+    engine.insert([one.sequence("b")])
+    with pytest.raises(OutOfMemory):
+        drain(engine)
+    assert [ids for ids, _, _ in probe.readings] == [["b"]]
+    drain(engine)
+    assert [(ids, facts[0, 1]) for ids, facts, _ in probe.readings] == [(["b"], 0), (["b"], EVERY)]
+    assert_means_of_middle_layers(endless.loaded, [*one.prompt_ids, *one.answer[:EVERY]], probe.readings[1][2][0])
+
+
+@pytest.mark.parametrize(("share", "read"), [(0.0, 1), (1e9, 4)])
 def test_rows_are_read_as_they_join_only_within_a_share_of_the_steps_time(endless, share, read):
     probe = RecordingProbe()
     options = EngineOptions(block_tokens=1, probe=RowProbe(endless.loaded.decoder, probe, 10**6, share))
@@ -110,18 +145,18 @@ def test_rows_are_read_as_they_join_only_within_a_share_of_the_steps_time(endles
     for number, one in enumerate(endless.pool[:4]):
         engine.insert([one.sequence(str(number))])
         engine.step()
-    assert len(probe.readings) == read  # the first row joined no others
+    assert len(probe.readings) == read
 
 
 def test_only_passes_that_are_read_keep_states(endless):
     engine, middle = engine_with(endless.loaded, RecordingProbe()), endless.loaded.decoder.middle_states
     engine.insert([endless.pool[0].sequence("a")])
-    middle.kept = None
+    assert middle.kept
     for _ in range(EVERY - 1):
         engine.step()
-        assert middle.kept is None
+        assert not middle.kept
     engine.step()
-    assert middle.kept is not None
+    assert middle.kept
 
 
 def test_a_state_wider_than_the_bound_is_added_up_in_groups(endless, monkeypatch):
@@ -130,8 +165,7 @@ def test_a_state_wider_than_the_bound_is_added_up_in_groups(endless, monkeypatch
     engine = engine_with(endless.loaded, probe)
     engine.insert([endless.pool[0].sequence("a")])
     drain(engine)
-    ((_, _, states),) = probe.readings
-    assert states.shape == (1, 8)
+    assert [states.shape for _, _, states in probe.readings] == [(1, 8), (1, 8)]
     width = endless.loaded.model.config.hidden_size
     assert row_probe._signs(width).abs().sum(1).tolist() == [1] * width
 
@@ -150,11 +184,11 @@ def test_a_batch_run_to_completion_is_read_while_any_row_runs(endless):
     probe = RecordingProbe()
     first, second = endless.pool[:2]
     engine_with(endless.loaded, probe).run([first.sequence("short", 2), second.sequence("long")])
-    assert [ids for ids, _, _ in probe.readings] == [["long"]]
+    assert [ids for ids, _, _ in probe.readings] == [["short", "long"], ["long"]]
     assert probe.ends == {"short": 2, "long": ANSWER}
 
 
-def test_rows_that_end_with_their_prefill_are_no_rows_to_read(endless):
+def test_rows_whose_only_token_comes_with_their_prefill_are_no_rows_to_read(endless):
     probe = RecordingProbe()
     engine = engine_with(endless.loaded, probe)
     for number in range(2 * EVERY):

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.engine_requests import TokenLogprob
+from inference.engine_requests import LEAST_LOGPROB, TokenLogprob
 from inference.remote.server_errors import ServerGarbage
-from inference.remote.token_logprobs import LEAST_LOGPROB, completion_logprobs, llamacpp_logprobs
+from inference.remote.token_logprobs import completion_logprobs, llamacpp_logprobs
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just("token_id:4"),

@@ -86,6 +86,8 @@ def test_extensions_of_others_are_accepted_within_their_bounds(
 
 def test_a_stream_has_options_and_nothing_else_has() -> None:
     asked = {"model": "words", "prompt": "eins", "stream_options": {"include_usage": True}}
-    assert CreateCompletion.model_validate(asked | {"stream": True}).includes_usage
+    options = CreateCompletion.model_validate(asked | {"stream": True}).stream_options
+    assert options is not None
+    assert options.include_usage
     with pytest.raises(ValidationError, match="only with stream"):
         CreateCompletion.model_validate(asked)

@@ -1,4 +1,4 @@
-"""Charts: points find their place on the axis, bars stand on each other, lines break at gaps."""
+"""Charts: points find their place on the axis, bars say their values, lines break at gaps."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,9 +12,9 @@ from webapp.dashboard.charts.time_charts import (
     TOP,
     Series,
     Slot,
+    bar_chart,
     line_chart,
     short_number,
-    stacked_bars,
     time_slots,
 )
 
@@ -31,10 +31,6 @@ def slots(points: list[HistoryPoint]) -> list[Slot]:
     return time_slots(points, NOW, 3600, 60)
 
 
-def answers(name: str = "answers") -> Series:
-    return Series("good", name, lambda p: p.answers)
-
-
 def longest() -> Series:
     return Series("first", "longest", lambda p: p.response_p99_s)
 
@@ -46,19 +42,27 @@ def test_each_minute_of_an_hour_has_its_own_place_and_the_last_is_the_present_on
     assert found[-1].start == NOW.replace(second=0)
 
 
-def test_bars_stand_on_each_other_and_say_their_values() -> None:
-    chart = stacked_bars("t", "e", [answers("a"), answers("b")], slots([point(60, answers=50)]))
-    lower, upper = chart.bars
-    assert lower.y + lower.height == pytest.approx(HEIGHT - BOTTOM)
-    assert upper.y + upper.height == pytest.approx(lower.y)
-    assert upper.y == pytest.approx(TOP)  # 50 + 50 reach the top line of 100
-    assert (lower.tooltip, upper.tooltip) == ("20 Nov 21:09: 50 a", "20 Nov 21:09: 50 b")
-    assert not chart.empty
+def test_bars_say_their_values_and_one_of_zero_is_invisible() -> None:
+    points = [point(120, answers=0), point(60, answers=100)]
+    chart = bar_chart(slots(points), "t", "e", Series("good", "answers", lambda p: p.answers), "nothing")
+    zero, bar = chart.bars
+    assert bar.y + bar.height == pytest.approx(HEIGHT - BOTTOM)
+    assert bar.y == pytest.approx(TOP)  # 100 reach the top line of 100
+    assert [(one.kind, one.tooltip) for one in (zero, bar)] == [
+        ("hover", "20 Nov 21:08: 0 answers"),
+        ("good", "20 Nov 21:09: 100 answers"),
+    ]
+    assert (chart.empty, chart.nothing) == (False, "")
+    assert bar_chart(slots(points[:1]), "t", "e", Series("good", "a", lambda p: p.answers), "nothing").nothing
+
+
+def test_a_chart_without_points_is_empty() -> None:
+    assert bar_chart(slots([]), "t", "e", Series("good", "a", lambda p: p.answers), "nothing").empty
 
 
 def test_a_line_breaks_where_there_is_nothing() -> None:
     points = [point(600, response_p99_s=1.0), point(540, response_p99_s=2.0), point(300, response_p99_s=4.0)]
-    chart = line_chart("t", "e", [longest()], slots(points))
+    chart = line_chart(slots(points), "t", "e", [longest()])
     assert [len(line.points.split()) for line in chart.lines] == [2, 2]  # the lone point is drawn twice
     assert [bar.tooltip.split(" ", 2)[2] for bar in chart.bars] == [
         "21:00: longest 1",
