@@ -48,6 +48,19 @@ HAND_ON = """
         for each row when (old.shared) execute function let_first_twin_lead();
 """
 
+# A trigger, because chores of 1.0.0 sum usage up by day until they are restarted.
+MONTHS = """
+    create function add_to_month() returns trigger language plpgsql as $$
+    begin
+        insert into usage_months as sums (tenant, month, tier, gpu_s)
+        values (new.tenant, date_trunc('month', new.day::timestamp), new.tier, new.gpu_s - coalesce(old.gpu_s, 0))
+        on conflict (tenant, month, tier) do update set gpu_s = sums.gpu_s + excluded.gpu_s;
+        return null;
+    end $$;
+    create trigger add_to_month after insert or update of gpu_s on usage_days
+        for each row execute function add_to_month();
+"""
+
 
 def upgrade() -> None:
     """Adds the tier, the limit with its charges and triggers, and twins' columns and indexes."""
@@ -72,6 +85,7 @@ def upgrade() -> None:
             sum(gpu_s) as gpu_s from usage_days group by 1, 2, 3
     """)
     op.execute("alter table usage_months add primary key (tenant, month, tier), alter gpu_s set not null")
+    op.execute(MONTHS)
     op.execute("alter table bulk_jobs add gpu_s float8 not null default 0, add expected_gpu_s float8, add budget jsonb")
     op.execute("""
         create table work_charges (
@@ -101,7 +115,8 @@ def downgrade() -> None:
     index_waiting("", {"requests_unfed": ">", "requests_unfed_background": "="})
     op.execute("alter table requests drop charge, drop twin_sha256, drop twin_of, drop shared")
     op.execute("alter table tenants drop generated_tokens_per_minute, drop gpu_seconds_per_minute, drop budget")
-    op.execute("alter table usage_entries drop job_id; drop index usage_days_of_tenant; drop table usage_months")
+    op.execute("drop trigger add_to_month on usage_days; drop function add_to_month; drop table usage_months")
+    op.execute("alter table usage_entries drop job_id; drop index usage_days_of_tenant")
     op.execute("alter table bulk_jobs drop gpu_s, drop expected_gpu_s, drop budget")
 
 

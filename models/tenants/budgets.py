@@ -28,8 +28,8 @@ class SpentBudgets:
     jobs: frozenset[str] = frozenset()
 
     def covers(self, request: Request) -> bool:
-        """Returns whether the request waits until a budget is raised or begins anew."""
-        return request.tenant in self.tenants or request.job in self.jobs
+        """Returns whether the request waits until a budget is raised or begins anew; what has begun goes on."""
+        return not request.generated and (request.tenant in self.tenants or request.job in self.jobs)
 
 
 # What each tenant with a budget has used of it in the present period, and when the next one begins. `recent` are the

@@ -1,7 +1,8 @@
 """Tenants' usage: requests, tokens and GPU-seconds, by day (UTC), tenant, model and tier.
 
 The transaction that writes results also adds entries (`models.leasing.batch_results`), so that each stored answer
-counts once. `fold` moves entries into sums of days and months, in one transaction. Deleting requests changes no usage.
+counts once. `fold` moves entries into sums of days, to which a trigger adds those of months, in one transaction.
+Deleting requests changes no usage.
 """
 
 from collections.abc import Sequence
@@ -28,11 +29,6 @@ FOLD = text("""
         on conflict (day, tenant, model, tier) do update set requests = old.requests + excluded.requests,
             prompt_tokens = old.prompt_tokens + excluded.prompt_tokens,
             answer_tokens = old.answer_tokens + excluded.answer_tokens, gpu_s = old.gpu_s + excluded.gpu_s
-    ), of_months as (
-        insert into usage_months as old (tenant, month, tier, gpu_s)
-        select tenant, date_trunc('month', day::timestamp), tier, sum(gpu_s) from taken
-        group by 1, 2, 3 order by 1, 2, 3
-        on conflict (tenant, month, tier) do update set gpu_s = old.gpu_s + excluded.gpu_s
     ), jobs as ( -- locked in one order, so that two folds cannot deadlock
         select id from bulk_jobs where id in (select job_id from taken) order by id for update
     ), of_jobs as (

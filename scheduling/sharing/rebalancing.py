@@ -9,9 +9,10 @@ This is not part of a policy, because no policy sees all rows of a worker: those
 need other abilities, have policies of their own.
 
 A row that comes back unfinished goes to the worker that it left for, or waits like others if that is gone or full. It
-does not move again.
+does not move again. While it waits it is a waiting request, so rows whose deadline for this comes soon stay.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ import numpy as np
 from scheduling.costs import Floats, linearized
 from scheduling.outer_policy import OuterPolicy
 from scheduling.policies.fusion.fleet_arrays import FleetArrays, peak_tokens
-from scheduling.policy import Assignment, Policy, WaitingBatch, Worker, waiting_batch
+from scheduling.policy import Assignment, Policy, RunningRow, WaitingBatch, Worker, waiting_batch
 from scheduling.request import Request
 
 # A moved row computes nothing for this long beside its prefill: until its worker's iteration ends, its tokens are
@@ -33,8 +34,10 @@ LOOK_S = 0.25  # looks are this far apart, which bounds their time in a planner 
 FEWER = 2  # a look compares costs only if some worker has this many times the rows of another; 1 gives the same
 PAIRS = 4  # in a large fleet it compares these workers with the most rows, and as many with the fewest; not tuned
 COUNTS_TRIED = 16  # it compares at most this many numbers of rows to move; not tuned
-# A server that lacks one of these takes or gives no token ids, so that a moved row would begin anew.
-RESUMING = frozenset({"raw_prompt", "stop_token_ids"})
+DEADLINE_S = 60.0  # far longer than a move takes, also if its worker dies meanwhile
+GONE_AFTER_S = 10.0  # a row that was told to leave and has not left by then is waited for no longer; not tuned
+# Only our engine has this ability. Only it goes on with every row: others begin those with a seed or a format anew.
+OF_OUR_ENGINE = "landing"
 
 
 class Rebalancing(OuterPolicy):
@@ -44,7 +47,7 @@ class Rebalancing(OuterPolicy):
         self._policy, self.mode = policy, policy.mode
         self._leaving: dict[str, str] = {}  # the workers for which rows were last told to leave, by the row's id
         self._moved: dict[str, tuple[Request, str]] = {}  # the rows that have left, and these workers
-        self._looked_at = float("-inf")
+        self._looked_at = self._told_at = float("-inf")
 
     def __len__(self) -> int:
         return super().__len__() + len(self._moved)
@@ -75,7 +78,7 @@ class Rebalancing(OuterPolicy):
         if assignments or len(self) or now < self._looked_at + LOOK_S:
             return assignments
         self._looked_at = now
-        return self._moves([worker for worker in workers if not worker.queued])
+        return self._moves([worker for worker in workers if not worker.queued], now)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
         """Return the rows that have left, one by one, then the policy's waiting batches."""
@@ -96,18 +99,20 @@ class Rebalancing(OuterPolicy):
                 for request in requests:
                     self._policy.add(request, now)
 
-    def _moves(self, workers: Sequence[Worker]) -> list[Assignment]:
+    def _moves(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
         """Return which rows leave: from the worker that ends last for the one that ends first, then from the next."""
         by_rows = sorted(workers, key=lambda worker: len(worker.rows))
         if not by_rows or FEWER * len(by_rows[0].rows) >= len(by_rows[-1].rows):
             return []
-        if self._leaving and any(row.request.id in self._leaving for worker in workers for row in worker.rows):
+        late = now >= self._told_at + GONE_AFTER_S
+        if not late and any(row.request.id in self._leaving for worker in workers for row in worker.rows):
             return []
         by_end = sorted(WorkerRows.of(by_rows[:PAIRS] + by_rows[PAIRS:][-PAIRS:]), key=WorkerRows.last_s)
         pairs = zip(by_end[: len(by_end) // 2], reversed(by_end), strict=False)
-        moves = [(few.worker.name, many.worker.name, rows_to_move(many, few)) for few, many in pairs]
+        moves = [(few.worker.name, many.worker.name, rows_to_move(many, few, now)) for few, many in pairs]
         leaving = {row: target for target, _, rows in moves for row in rows}
-        self._leaving = leaving or self._leaving
+        if leaving or late:
+            self._leaving, self._told_at = leaving, now
         return [Assignment(worker, (), joins=True, preempts=rows) for _, worker, rows in moves if rows]
 
 
@@ -148,9 +153,9 @@ class WorkerRows:
         return float(self.ends_s().max(initial=0.0))
 
 
-def rows_to_move(many: WorkerRows, few: WorkerRows) -> tuple[str, ...]:
+def rows_to_move(many: WorkerRows, few: WorkerRows, now: float) -> tuple[str, ...]:
     """Return the ids of the rows that should leave `many` for `few`, of those that may leave the ones that end last."""
-    leaving, rows = may_leave(many, few.worker), many.worker.rows
+    leaving, rows = may_leave(many, few.worker, now), many.worker.rows
     best, least_s = 0, (1 - LEAST_SAVED) * float(many.ends_s().sum() + few.ends_s().sum())
     latest_s = max(many.last_s(), few.last_s())
     for count in np.unique(np.linspace(0, len(leaving), COUNTS_TRIED, dtype=np.int64)).tolist()[1:]:
@@ -167,14 +172,22 @@ def rows_to_move(many: WorkerRows, few: WorkerRows) -> tuple[str, ...]:
     return tuple(rows[row].request.id for row in leaving[:best])
 
 
-def may_leave(many: WorkerRows, target: Worker) -> list[int]:
-    """Return which rows have left no worker yet, the one that ends last first; none if the target might not do.
+def may_leave(many: WorkerRows, target: Worker, now: float) -> list[int]:
+    """Return which rows may leave for this worker, the one that ends last first.
 
-    The target must be able to hold and to resume every row that their own worker can.
+    The target must be able to hold and to resume every row that their own worker can. A row moves once it has a token,
+    if it has left no worker yet, and if no row of a higher level would wait for it there.
     """
     worker = many.worker
     larger = target.memory.longest_row_tokens >= worker.memory.longest_row_tokens
-    if not larger or target.lacks != worker.lacks or RESUMING & worker.lacks:
+    if not larger or target.lacks != worker.lacks or OF_OUR_ENGINE in worker.lacks:
         return []
+    level = max((row.request.level for row in target.rows), default=-math.inf)
     order = np.argsort(-many.remaining, kind="stable").tolist()
-    return [row for row in order if not worker.rows[row].request.generated]
+    return [row for row in order if _movable(worker.rows[row], level, now)]
+
+
+def _movable(row: RunningRow, level: float, now: float) -> bool:
+    request = row.request
+    due_soon = request.deadline_at is not None and request.deadline_at < now + DEADLINE_S
+    return not request.generated and row.generated > 0 and request.level >= level and not due_soon

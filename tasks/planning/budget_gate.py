@@ -17,8 +17,8 @@ from models.tenants.budgets import SpentBudgets
 from tasks.planning.policies_by_model import PoliciesByModel
 
 # A read of more than FREE_S is followed by a pause of SPACING times what it took beyond that: with a million entries
-# each step waited 0.3 s for it. Not tuned.
-FREE_S, SPACING = 0.1, 20
+# each step waited 0.3 s for it. No pause is longer than MOST_S. Not tuned.
+FREE_S, SPACING, MOST_S = 0.1, 20, 5.0
 
 log = structlog.get_logger()
 
@@ -45,7 +45,7 @@ class BudgetGate:
         began = perf_counter()
         before, self.spent = self.spent, budgets.spent(self._connection, self._prices)
         ended = perf_counter()
-        self._due_at = ended + SPACING * max(0.0, ended - began - FREE_S)
+        self._due_at = ended + min(MOST_S, SPACING * max(0.0, ended - began - FREE_S))
         if before != self.spent:
             log.info("spent budgets change", tenants=sorted(self.spent.tenants), jobs=sorted(self.spent.jobs))
             waiting = [one.request for model, _ in policies for one in policies.waiting_for(model)]

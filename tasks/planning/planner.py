@@ -279,8 +279,8 @@ class Planner:
         self._forecasts.add_arrivals(queued, now)
 
     def _too_early(self, request: Request) -> bool:
-        """Returns whether the request waits for off-peak hours; once they begin, it is fetched again."""
-        return request.tier == "off_peak" and self._off_peak_at is not None
+        """Returns whether the request waits for off-peak hours, unless it has begun; then it is fetched again."""
+        return request.tier == "off_peak" and self._off_peak_at is not None and not request.generated
 
     def _fits_nowhere(self, one: QueuedRequest) -> bool:
         """Returns whether the largest worker has no memory for one more token, or the request alone outgrew it."""

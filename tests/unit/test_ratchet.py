@@ -77,7 +77,7 @@ LINES = {
     # which has bounds; requests that are due follow each other in a round
     # a response and the soonest one are solved in one pass, which each submission needs
     # rows leave for a worker that has run dry, and with favour=goodput for shorter requests
-    "scheduling": 9786,
+    "scheduling": 9799,
     "learning": 3501,  # the axes of the paper's KNN; rows that join
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
@@ -96,12 +96,12 @@ LINES = {
     # withdraws promises, ends forecasts, and leaves requests in the database alone; its work wants no worker; promises
     # are judged by model; months of usage
     # whether a call is a repeat; twins of several large answers, and expired charges, are bounded a step
-    "models": 10_405,
+    "models": 10_401,
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
     # examples of longer toy texts
     # a chat shows how long its answer still takes; requests of a load may be sent with quotes; budgets that need prices
     "cli": 6867,
-    "migrations": 402,  # triggers of charges and of deleted requests' twins; budgets; months of usage
+    "migrations": 417,  # triggers of charges, of deleted requests' twins and of months of usage; budgets
     # 10,500, the papers' round robin, which was in `scheduling`, the twelve rivals of `fusion`, and the phases of a GPU
     # that can be had for minutes; shapes of load, paced workers and QLM's estimator; promises that
     # are sold in the simulator and live, and what they earn beside other admissions

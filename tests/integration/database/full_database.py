@@ -79,8 +79,6 @@ BESIDE = (
     f"""insert into usage_days (day, tenant, model, requests, prompt_tokens, answer_tokens, gpu_s)
     select current_date - d, 'tenant-' || t, 'small', 1, 1, 1, 1
     from generate_series(1, 600) as d, generate_series(1, {USING}) as t""",
-    """insert into usage_months
-    select tenant, date_trunc('month', day), tier, sum(gpu_s) from usage_days group by 1, 2, 3""",
     """insert into tenants (name, budget)
     select 'tenant-' || t, '{"amount": 20, "unit": "gpu_s", "period": "month"}' from generate_series(1, 20) as t
     on conflict (name) do update set budget = excluded.budget""",

@@ -109,6 +109,14 @@ def test_a_tenant_pauses_at_its_budget_and_goes_on_once_it_is_raised(served: Ser
     assert served.step() <= waiting
 
 
+def test_what_has_begun_when_a_budget_is_spent_goes_on(served: Served) -> None:
+    served.budget("acme", 1.0)
+    served.sql(f"insert into usage_days values ({TODAY}, 'acme', 'small', 1, 1, 1, 2.0)")
+    served.request("begun", generated_ids=[5, 6])
+    served.request("waits")
+    assert served.step() == {"begun"}
+
+
 def test_budgets_are_read_less_often_once_a_read_takes_long(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget_gate, "FREE_S", -60.0)  # so that each read counts as one of a minute
     served.budget("acme", 3.0)

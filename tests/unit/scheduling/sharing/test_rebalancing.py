@@ -13,7 +13,15 @@ from scheduling.policies.fusion.fusion_policy import Fusion
 from scheduling.policy import Assignment, RunningRow, Worker
 from scheduling.sharing.background.spare_capacity import SpareCapacity
 from scheduling.sharing.policy_factory import PolicySettings, make_policy
-from scheduling.sharing.rebalancing import LEAST_SAVED, LOOK_S, MOVE_S, Rebalancing, WorkerRows, rows_to_move
+from scheduling.sharing.rebalancing import (
+    GONE_AFTER_S,
+    LEAST_SAVED,
+    LOOK_S,
+    MOVE_S,
+    Rebalancing,
+    WorkerRows,
+    rows_to_move,
+)
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
@@ -36,6 +44,11 @@ LINEAR = ServingCurves(prefill=(0.001, 0.0, 0.0, 0.0), decode=(0.0, 0.01, 0.0, 0
 def rows(count: int, remaining: int = 100) -> list[RunningRow]:
     """Rows of one worker; each has 10 tokens more to come than the one before it."""
     return [a_row(f"r{n}", predicted=remaining + 10 * n + 1) for n in range(count)]
+
+
+def lines(count: int) -> list[RunningRow]:
+    """Rows of a bulk job whose window is long."""
+    return [RunningRow(a_line(f"l{n}", 200 + n, deadline_at=3600.0), 1, 0.0) for n in range(count)]
 
 
 def two(running: list[RunningRow], **changes: Any) -> list[Worker]:
@@ -103,7 +116,9 @@ def test_a_row_that_was_cancelled_on_its_way_joins_nowhere():
         ("the other serves a batch apart", two(rows(8), queued=1)),
         ("the other might not hold them", two(rows(8), memory=a_memory(9_999))),
         ("the other cannot do the same", two(rows(8), lacks=frozenset({"logprobs"}))),
-        ("their worker gives no tokens", [replace(one, lacks=frozenset({"stop_token_ids"})) for one in two(rows(8))]),
+        ("a server begins some rows anew", [replace(one, lacks=frozenset({"landing"})) for one in two(rows(8))]),
+        ("the other has a row of a higher tier", two(rows(8), rows=(a_row("first", tier="priority"),))),
+        ("they are lines beside another's row", two(lines(8), rows=(a_row("first"),))),
         ("no worker lives", []),
     ],
 )
@@ -117,9 +132,14 @@ def test_rows_stay_while_a_request_waits():
     assert leaving(workers, policy) == {}
 
 
-def test_rows_that_came_back_before_stay():
-    before = [replace(row, request=replace(row.request, generated=1), generated=2) for row in rows(8)]
-    assert leaving(two(before)) == {}
+@pytest.mark.parametrize("changes", [{"generated": 1}, {"deadline_at": -1.0}, {"deadline_at": 30.0}])
+def test_rows_that_came_back_before_and_those_with_a_near_deadline_stay(changes: dict[str, Any]):
+    stay = [replace(row, request=replace(row.request, **changes), generated=2) for row in rows(8)]
+    assert leaving(two(stay)) == {}
+
+
+def test_a_row_without_a_token_stays_because_its_prefill_would_be_lost():
+    assert leaving(two([replace(row, generated=0) for row in rows(8)])) == {}
 
 
 def test_no_further_row_leaves_before_those_that_were_told_to_have_left():
@@ -129,6 +149,13 @@ def test_no_further_row_leaves_before_those_that_were_told_to_have_left():
     without = two(rows(4))  # they have ended meanwhile
     assert leaving(without, policy, 1.0 + LOOK_S / 2) == {}
     assert leaving(without, policy, 1.0 + LOOK_S) == {"busy": ("r3", "r2")}
+
+
+def test_a_row_that_was_told_to_leave_and_stays_holds_the_others_up_for_a_while_only():
+    policy, workers = Rebalancing(Fusion()), two(rows(8))
+    assert leaving(workers, policy)
+    assert leaving(workers, policy, GONE_AFTER_S - 0.1) == {}
+    assert leaving(workers, policy, GONE_AFTER_S + LOOK_S)
 
 
 def test_a_fast_worker_that_runs_dry_takes_the_only_row_of_a_slow_one():
@@ -159,12 +186,11 @@ def test_rows_that_did_not_fit_when_they_joined_wait_in_the_policy():
 
 
 def test_rows_of_background_requests_move_too():
-    lines = [RunningRow(a_line(f"l{n}", 200 + n), 1, 0.0) for n in range(6)]
     policy = make_policy("fusion", PolicySettings())
-    (move,) = policy.assign(two(lines), 0.0)
+    (move,) = policy.assign(two(lines(6)), 0.0)
     assert (move.worker, move.preempts) == ("busy", ("l5", "l4", "l3"))
-    policy.add(replace(lines[5].request, generated=1), 0.1)
-    assert ids(policy.assign(two(lines[:3]), 0.1)) == {"dry": [["l5"]]}
+    policy.add(replace(lines(6)[5].request, generated=1), 0.1)
+    assert ids(policy.assign(two(lines(3)), 0.1)) == {"dry": [["l5"]]}
 
 
 def test_a_burst_ends_sooner_if_one_worker_is_slower_than_its_costs_say():
@@ -201,7 +227,7 @@ def test_no_move_makes_the_last_end_later_or_leaves_a_row_at_two_places(many, fe
             else a_worker(name, 5_000, curves, rows=running)
         )
     before = WorkerRows.of(sides)
-    left = rows_to_move(*before)
+    left = rows_to_move(*before, 0.0)
     here, there = sides
     moved = [row for row in here.rows if row.request.id in left]
     after = (
