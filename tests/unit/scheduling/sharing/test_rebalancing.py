@@ -226,8 +226,8 @@ def test_no_move_makes_the_last_end_later_or_leaves_a_row_at_two_places(many, fe
             if paged
             else a_worker(name, 5_000, curves, rows=running)
         )
-    before = WorkerRows.of(sides)
-    left = rows_to_move(*before, 0.0)
+    many, few = before = WorkerRows.of(sides)
+    left = rows_to_move(many, few, 0.0)
     here, there = sides
     moved = [row for row in here.rows if row.request.id in left]
     after = (
