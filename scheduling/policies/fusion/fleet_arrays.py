@@ -134,13 +134,13 @@ def peak_tokens(cached: Floats, remaining: Floats, memory: KvMemory) -> float:
     return float(tokens.max())
 
 
-FIELDS = ("length", "predicted", "predicted_upper", "predicted_at", "limit", "arrived_at", "generated", "level")
-READ_FIELDS = attrgetter(*FIELDS)
+FIELDS = attrgetter("length", "predicted", "predicted_upper", "predicted_at", "limit")
+EARLIER = attrgetter("arrived_at", "generated")  # what a request was when it came to its worker
 
 
 @dataclass(frozen=True, slots=True)
 class RowRequests:
-    """The requests of one worker's rows, and their FIELDS as an array (rows, fields).
+    """The requests of one worker's rows, and their FIELDS as an array (rows, 5).
 
     Reading the fields takes longest, because the requests of a large fleet are not in the processor's cache.
     """
@@ -154,8 +154,8 @@ class RowRequests:
         requests = [row.request for row in worker.rows]
         if earlier and len(requests) == len(earlier.requests) and all(map(is_, requests, earlier.requests)):
             return earlier
-        fields = np.fromiter(chain.from_iterable(map(READ_FIELDS, requests)), np.float64, len(FIELDS) * len(requests))
-        return cls(requests, fields.reshape(-1, len(FIELDS)))
+        fields = np.fromiter(chain.from_iterable(map(FIELDS, requests)), np.float64, 5 * len(requests))
+        return cls(requests, fields.reshape(-1, 5))
 
 
 class FleetArrays:
@@ -196,25 +196,27 @@ class FleetArrays:
         self.cached, self.remaining = np.zeros(shape), np.full(shape, -np.inf)
         generated = np.fromiter(map(attrgetter("generated"), rows), np.float64, int(self.size.sum()))
         fields = np.concatenate([known.fields for known in self._requests])
-        prompt, predicted, upper, predicted_at, limit = fields.T[:5]
+        prompt, predicted, upper, predicted_at, limit = fields.T
         median, _ = conditional_totals(predicted, upper, generated, predicted_at)
         is_row = np.arange(shape[1]) < self.size[:, None]
         self.cached[is_row] = prompt + generated
         self.remaining[is_row] = np.minimum(median, limit) - generated
         self.longest, self.total = self.cached.max(axis=1), self.cached.sum(axis=1)
         self._future: FutureMemory | None = None
-        self._joined: set[int] = set()  # the workers whose rows are not yet in `_future`
+        self._changed: set[int] = set()  # the workers whose rows are others than in `_future`
 
     def fields_of_rows(self) -> Floats:
-        """Return FIELDS of the running rows' requests, (fields, workers, rows).
+        """Return FIELDS and EARLIER of the running rows' requests, (7, workers, rows).
 
-        Where there is no row, and for joiners, they are 1 and the arrival is at minus infinity.
+        Where there is no row, and for joiners, they are 1 but for the arrival, which is at minus infinity.
         """
-        values = np.ones((len(FIELDS), *self.cached.shape))
-        values[FIELDS.index("arrived_at")] = -np.inf
         running = np.array([len(known.requests) for known in self._requests])
-        is_running = np.arange(values.shape[2]) < running[:, None]
-        values[:, is_running] = np.concatenate([known.fields for known in self._requests]).T
+        requests = chain.from_iterable(known.requests for known in self._requests)
+        earlier = np.fromiter(chain.from_iterable(map(EARLIER, requests)), np.float64, 2 * int(running.sum()))
+        fields = np.concatenate([known.fields for known in self._requests])
+        values = np.ones((7, *self.cached.shape))
+        values[5] = -np.inf
+        values[:, np.arange(values.shape[2]) < running[:, None]] = np.hstack([fields, earlier.reshape(-1, 2)]).T
         return values
 
     @property
@@ -302,9 +304,9 @@ class FleetArrays:
         """Return the rows of all workers as `FutureMemory`; only workers with new joiners are sorted again."""
         if self._future is None:
             self._future = FutureMemory.from_rows(self.cached, self.remaining, self.rules)
-        elif self._joined:
-            self._future.replace(np.array(sorted(self._joined)), self.cached, self.remaining)
-        self._joined.clear()
+        elif self._changed:
+            self._future.replace(np.array(sorted(self._changed)), self.cached, self.remaining)
+        self._changed.clear()
         return self._future
 
     def join(self, worker: int, request: Request) -> None:
@@ -323,7 +325,7 @@ class FleetArrays:
         self.longest[worker] = max(self.longest[worker], cached)
         self.total[worker] += cached
         self.size[worker] += 1
-        self._joined.add(worker)
+        self._changed.add(worker)
 
     def leave(self, worker: int, row: int) -> tuple[float, float]:
         """Remove a row; the last one gets its place. Return its cached and its remaining tokens."""
@@ -335,5 +337,5 @@ class FleetArrays:
         self.longest[worker] = self.cached[worker].max()
         self.total[worker] -= left[0]
         self.size[worker] -= 1
-        self._joined.add(worker)
+        self._changed.add(worker)
         return left

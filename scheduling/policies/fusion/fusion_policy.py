@@ -129,7 +129,7 @@ class Fusion(Policy):
         if not offered or not len(self):
             self._peak_limits.after_decision(waits=False)
             return []
-        self._leaving.forget_gone(offered)
+        self._leaving.forget_gone(workers)
         self._fleet = fleet = FleetArrays(offered, self._fleet)
         if not self._in_background:  # background requests need only throughput, so their rows are not limited
             fleet.limit_rows()
@@ -232,9 +232,14 @@ class Fusion(Policy):
         self._queues.counters.charge(tenant, service_tokens(waiting.request))
 
     def _make_way(self, state: DecisionState) -> dict[int, tuple[str, ...]]:
-        """Let rows leave for requests of the least served tenant that join instead; return the rows' ids by worker."""
+        """Let rows leave for requests of the least served tenant that join instead; return the rows' ids by worker.
+
+        None leaves if the workers' abilities differ: a row that comes back then waits in another policy's queue.
+        """
         fleet, favour = state.fleet, state.load.favour
         if favour.leaves_from == math.inf or self._in_background or not len(self._queues):
+            return {}
+        if len({worker.lacks for worker in fleet.workers}) > 1:
             return {}
         (tenant,) = self._queues.least_served(1)
         buckets = self._queues.by_tenant[tenant]
@@ -249,7 +254,7 @@ class Fusion(Policy):
         return leaving
 
     def _weighted(self, remaining: Floats) -> Floats:
-        """Return predicted lengths; the less reliable predictions are, the closer these are to their mean."""
+        """Return predicted lengths; the less reliable these are, the closer to the waiting requests' mean remainder."""
         mean = self._queues.mean_remaining()
         return np.asarray(mean * (remaining / mean) ** self._prediction_weight, np.float64)
 

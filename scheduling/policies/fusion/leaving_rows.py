@@ -25,8 +25,9 @@ from scheduling.policies.fusion.priority_key import Favour
 from scheduling.policy import Worker
 from scheduling.request import Request
 
-# One decision lets so many rows leave, which bounds its time. Two simulated V100s let at most one leave each.
-MOST_LEAVING = 64
+# A decision compares so many pairs of a row and a request, which bounds its time; each worker lets at most one row
+# leave. Not tuned.
+MOST_COMPARED = 64
 REMEMBERED = 1000  # rows that came back without their tokens; any number above those that run at once works
 
 
@@ -66,11 +67,10 @@ class LeavingRows:
         `delay_s`, (workers, waiting), are the seconds by which these waiting requests would delay all requests.
         `weighted` returns predicted lengths as far as they count.
         """
-        length, predicted, upper, predicted_at, limit, arrived_at, before, level = fleet.fields_of_rows()
+        length, predicted, upper, predicted_at, limit, arrived_at, before = fleet.fields_of_rows()
         generated = fleet.cached - length
-        median = np.where(
-            predicted_at > 0, predicted, weighted(predicted)
-        )  # the engine's own predictions count in full
+        # the engine's own predictions count in full
+        median = np.where(predicted_at > 0, predicted, weighted(predicted))
         total, _ = conditional_totals(median, median * upper / predicted, generated, predicted_at)
         rest_tokens = np.minimum(total, limit) - generated
         rest_s, again_s = rest_delays(fleet, delayed, rest_tokens)
@@ -78,20 +78,26 @@ class LeavingRows:
         may_leave = (generated - before >= np.maximum(before, 1)) & (due_at > now)
         may_leave[[name in self._row_of for name in fleet.names]] = False
         rest_s = np.where(may_leave, rest_s, 0.0)
-        for column in np.argsort(delay_s.min(axis=0), kind="stable")[:MOST_LEAVING].tolist():
+        columns = np.argsort(
+            -delay_s.min(axis=0), kind="stable"
+        ).tolist()  # the one that delays the others least is last
+        for _ in range(MOST_COMPARED):
             worker, row = divmod(int(rest_s.argmax()), rest_s.shape[1])
-            least_s = favour.leaves_from * (delay_s[worker, column] + again_s[worker, row])
+            if not columns:
+                return
+            least_s = favour.leaves_from * (delay_s[worker, columns[-1]] + again_s[worker, row])
             if rest_s[worker, row] < least_s:
                 return
-            row_id = fleet.workers[worker].rows[row].request.id
-            if level[worker, row] > waiting[column].request.level or row_id in self._begun_anew:
+            leaving, joining = fleet.workers[worker].rows[row].request, waiting[columns[-1]]
+            if leaving.level > joining.request.level or leaving.id in self._begun_anew:
                 rest_s[worker, row] = 0.0
                 continue
+            columns.pop()
             rest_s[worker] = 0.0
             cached, remaining = fleet.leave(worker, row)
-            if admits(fleet, worker, waiting[column].request):
-                self._row_of[fleet.names[worker]] = row_id
-                yield worker, row_id, waiting[column]
+            if admits(fleet, worker, joining.request):
+                self._row_of[fleet.names[worker]] = leaving.id
+                yield worker, leaving.id, joining
             else:
                 fleet.add_row(worker, cached, remaining)
 

@@ -56,7 +56,9 @@ def repeating(loaded: LoadedModel, most: int = 1000) -> Iterator[Repeating]:
 def test_repeated_passes_change_no_answer_while_rows_join_and_leave(architecture):
     here = known(architecture)
     with repeating(here.loaded) as recorder:
-        engine = Engine(here.loaded, AMPLE, EngineOptions(block_tokens=4, prefix_cache=True))
+        # prompts are computed 16 tokens a pass, however long passes take
+        options = EngineOptions(block_tokens=4, prefix_cache=True, prefill_tokens=16)
+        engine = Engine(here.loaded, AMPLE, options)
         done: dict[str, FinishedRow] = {}
         for number, answered in enumerate(here.pool):
             engine.insert([answered.sequence(str(number), limit=ANSWER - 2 * number)])
@@ -65,8 +67,7 @@ def test_repeated_passes_change_no_answer_while_rows_join_and_leave(architecture
     for number, answered in enumerate(here.pool):
         assert done[str(number)].generated_ids == answered.up_to(ANSWER - 2 * number)
     assert recorder.recorded <= len({rounded(tokens) for tokens in range(1, MOST_TOKENS + 1)})
-    # which guesses are tried, and so how many tokens a pass has, follows measured times
-    assert recorder.repeated > recorder.recorded / 2
+    assert recorder.repeated > recorder.recorded
 
 
 def test_nor_those_of_a_static_batch_whose_rectangle_grows(llama):

@@ -79,6 +79,20 @@ def test_a_row_of_a_higher_priority_stays(priority: int, left: list[str]) -> Non
     assert left_and_joined(decided(row, SHORT))[0] == left
 
 
+def test_beside_a_row_that_stays_another_leaves_for_the_same_request() -> None:
+    stays = a_row("stays", length=20, generated=20, predicted=260, priority=1)
+    policy = a_policy()
+    policy.add(SHORT, 1.0)
+    policy.add(a_request("less short", at=1.0, predicted=14), 1.0)
+    assert left_and_joined(policy.assign([a_paged_worker(455, [LONG, stays])], 1.0)) == (["long"], ["short"])
+
+
+def test_no_row_leaves_where_workers_can_do_different_things() -> None:
+    policy, other = a_policy(), a_paged_worker(235, [replace(LONG, request=replace(LONG.request, id="other"))])
+    policy.add(SHORT, 1.0)
+    assert policy.assign([a_paged_worker(235, [LONG]), replace(other, lacks=frozenset({"logprobs"}))], 1.0) == []
+
+
 def test_a_row_that_came_back_without_its_tokens_stays_from_then_on() -> None:
     policy = a_policy()
     policy.add(SHORT, 1.0)
