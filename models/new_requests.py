@@ -149,9 +149,8 @@ def submit(
     (stored,) = _insert(connection, [_values(new, idempotency_key=idempotency_key, idempotency_sha256=sha256)])
     if stored is not None:
         return stored if new.promise is None else replace(stored, promise=_sold(connection, stored, new.promise))
-    same_key = (StoredRequest.tenant == new.tenant, StoredRequest.idempotency_key == idempotency_key)
     with Session(connection, expire_on_commit=False) as session:
-        earlier = next(read_views(session, select_views(texts=True).where(*same_key)), None)
+        earlier = _of_key(session, new.tenant, idempotency_key, texts=True)
     if earlier is None:  # the earlier request was deleted between the two statements, so the key is free again
         return submit(connection, new, idempotency_key=idempotency_key, digest=digest)
     if earlier.request.idempotency_sha256 != digest:
@@ -164,9 +163,13 @@ def submit(
 
 def is_repeat(session: Session, tenant: str, idempotency_key: str) -> bool:
     """Returns whether a call with this key gets an earlier request, so that it makes none."""
-    same_key = (StoredRequest.tenant == tenant, StoredRequest.idempotency_key == idempotency_key)
-    earlier = next(read_views(session, select_views().where(*same_key)), None)
+    earlier = _of_key(session, tenant, idempotency_key)
     return earlier is not None and not failed_by_service(earlier.request)
+
+
+def _of_key(session: Session, tenant: str, key: str | None, *, texts: bool = False) -> RequestView | None:
+    same_key = (StoredRequest.tenant == tenant, StoredRequest.idempotency_key == key)
+    return next(read_views(session, select_views(texts=texts).where(*same_key)), None)
 
 
 def _sold(connection: Connection, view: RequestView, promise: Promise) -> StoredPromise:

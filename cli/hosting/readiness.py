@@ -31,7 +31,9 @@ def await_ready(
     say: Callable[[str], None] = lambda _: None,
     say_every_s: float = SAY_EVERY_S,
 ) -> None:
-    """Return once the program is ready, or once `interrupted`; raises ProgramFailed if it ends or takes too long.
+    """Return once the program is ready, or once `interrupted`.
+
+    Raises ProgramFailed if it ends or takes too long, SettingRefused if it ends because of a setting.
 
     Every `say_every_s` it says what it waits for, if that has changed.
     """

@@ -140,7 +140,8 @@ class Supervisor:
         """Start these programs together and return once all are ready.
 
         They are stopped together, before programs that were started earlier. Earlier programs that end meanwhile are
-        restarted. Raises ProgramFailed if a new one ends or is not ready in time, Stopped if a signal came.
+        restarted. Raises ProgramFailed if a new one ends or is not ready in time, SettingRefused if it ends because of
+        a setting, Stopped if a signal came.
         """
         self.raise_if_stopping()
         earlier, children = self._children(), list[Child]()

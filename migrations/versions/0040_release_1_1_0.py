@@ -48,7 +48,8 @@ HAND_ON = """
         for each row when (old.shared) execute function let_first_twin_lead();
 """
 
-# A trigger, because chores of 1.0.0 sum usage up by day until they are restarted.
+# A trigger, because chores of 1.0.0 sum usage up by day until they are restarted. Beside one of ours they may deadlock,
+# and fold again at their next turn.
 MONTHS = """
     create function add_to_month() returns trigger language plpgsql as $$
     begin

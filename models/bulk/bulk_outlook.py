@@ -13,7 +13,7 @@ from datetime import datetime
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from models.bulk.bulk_tables import POOLING_ENDPOINTS, UNENDED, WITHIN_BUDGET, BulkJob, BulkStatus
+from models.bulk.bulk_tables import MODEL_OF_LINES, POOLING_ENDPOINTS, UNENDED, WITHIN_BUDGET, BulkJob, BulkStatus
 from models.connections.sql import database_clock, text
 from models.planning.live_fleet import costed_workers, live_workers
 from models.planning.queue_snapshot import read_queue_snapshot
@@ -27,12 +27,9 @@ from scheduling.sharing.background.deadlines import MARGIN_S, Work, needed_s, us
 PACE_FROM = 0.05  # the share of a job's tokens that must be served before its pace counts. Not tuned
 SPREAD = 0.6  # spread of log(forecast) until errors are known: 1/3 to 3 times the forecast, as for single requests
 RECENT_JOBS = 200  # number of ended jobs whose forecasts are judged. Not tuned
-# `model` is the model whose workers serve one of the job's lines; it is null until a line of the job was read.
 UNENDED_WORK = text(f"""
-    select tenant, id, left_work, extract(epoch from expires_at - clock_timestamp())::float8 as left_s, (
-        select coalesce(r.base, r.model) from bulk_lines l join requests r on r.id = l.request_id
-        where l.job_id = bulk_jobs.id limit 1
-    ) as model
+    select tenant, id, left_work, extract(epoch from expires_at - clock_timestamp())::float8 as left_s,
+        {MODEL_OF_LINES} as model
     from bulk_jobs
     where {UNENDED} and status <> 'cancelling' and left_work is not null and paused_at is null
         and {WITHIN_BUDGET}

@@ -41,6 +41,11 @@ class BulkStatus(enum.StrEnum):
 ENDED = (BulkStatus.failed, BulkStatus.completed, BulkStatus.expired, BulkStatus.cancelled)
 # Calls that generate no text. Other workers serve them, so that forecasts from text models' workers do not hold.
 POOLING_ENDPOINTS = ("/v1/embeddings", "/v1/rerank", "/v1/score")
+# The model whose workers serve the first of a job's lines that were read; null until then.
+MODEL_OF_LINES = """(
+    select coalesce(r.base, r.model) from bulk_lines l join requests r on r.id = l.request_id
+    where l.job_id = bulk_jobs.id order by l.line limit 1
+)"""
 WITHIN_BUDGET = "(budget is null or gpu_s < (budget->>'gpu_s')::float8)"  # as `BulkJob.budget_spent`
 # The predicate of partial indexes; a query must repeat it word by word to use them.
 UNENDED = "status in ('validating', 'in_progress', 'finalizing', 'cancelling')"

@@ -4,6 +4,7 @@ Whether a promise was kept is known when its time is over; what broke it, when i
 client cancels before that time, or deletes, or that its engine can never answer, is not counted.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -12,6 +13,7 @@ from math import sqrt
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
+from models.bulk.bulk_tables import MODEL_OF_LINES
 from models.client_requests import RequestView, read_views, select_views
 from models.connections.sql import text
 from models.new_requests import REFUSED_BY_ENGINE
@@ -30,23 +32,22 @@ FEWEST = 20
 ERRORS = 2.0  # a share that is this many standard errors below its level is short: by chance 2 % are
 
 # An answer is to blame if it would have come in time with the expected length, at the pace that it had.
-SETTLE = text("""
+SETTLE = text(f"""
     with due as (
         select * from promises where look_at <= statement_timestamp() order by look_at limit :most
         for update skip locked
     ), looked as (
         select due.*, w.*, coalesce(finished_at, statement_timestamp()) as until,
             finished_at is not null or w.id is null as ended,
-            w.id is null or coalesce(cancelled_at <= promised_by, false) as withdrawn,
+            w.id is null or coalesce(void_at <= promised_by, false) as withdrawn,
             coalesce(status in ('completed', 'incomplete') and finished_at <= promised_by, false) as kept
         from due left join lateral (
             select id, status, started_at, output_tokens, coalesce(base, model) as served_by, finished_at,
                 case when status = 'cancelled' or error->>'code' = 'refused_by_engine' then finished_at end
-                    as cancelled_at
+                    as void_at
             from requests where id = request_id
             union all
-            select id, status, in_progress_at, done_tokens, (select coalesce(r.base, r.model)
-                    from bulk_lines l join requests r on r.id = l.request_id where l.job_id = bulk_jobs.id limit 1),
+            select id, status, in_progress_at, done_tokens, {MODEL_OF_LINES},
                 coalesce(completed_at, failed_at, expired_at, cancelled_at), cancelling_at
             from bulk_jobs where id = request_id and request_id like 'batch%' and deleted_at is null
         ) w on true
@@ -56,7 +57,7 @@ SETTLE = text("""
             when status in ('failed', 'expired') then 'failed'
             when exists (
                 select from batches b where b.status = 'lost' and b.finished_at between sold_at and until
-                    and coalesce(b.model = served_by, true)
+                    and (request_id like 'batch%' or coalesce(b.model = served_by, true))
             ) then 'lost_worker'
             -- in seconds, because an interval times the tokens of a large bulk job may be out of range
             when extract(epoch from until - started_at)::float8 * (1 - tokens / nullif(output_tokens, 0))
@@ -81,7 +82,7 @@ SETTLE = text("""
         from judged j where p.request_id = j.request_id and p.request_id = any(array(select request_id from due))
     )
     select count(*) from due
-""")
+""")  # noqa: S608  # a constant
 SUMS = text("""
     select extract(epoch from hour)::float8 as hour, tier as service_tier, probability, sum(sold)::int as sold,
         sum(kept)::int as kept, sum(lost_worker)::int as lost_worker, sum(longer_answer)::int as longer_answer,
@@ -212,14 +213,18 @@ def read_book(session: Session, tenant: str | None) -> PromiseBook:
     )
 
 
-def withheld_levels(session: Session, *, background: bool = False) -> frozenset[tuple[str, float]]:
-    """Returns models with the probabilities at which nothing is promised now, as too few of the latest were kept.
+def withheld_levels(session: Session, *, background: bool = False) -> dict[str, frozenset[float]]:
+    """Returns by model the probabilities at which nothing is promised now, as too few of the latest were kept.
 
     Times are promised to bulk jobs in the background tiers, and to calls in the others.
     """
     hours = BATCHES_WITHHELD_HOURS if background else WITHHELD_HOURS
     tiers = BACKGROUND_TIERS if background else TIER_LEVELS.keys() - BACKGROUND_TIERS
-    return frozenset((model, one.probability) for model, one in of_models(session, hours, tiers) if one.short)
+    short = defaultdict[str, set[float]](set)
+    for model, one in of_models(session, hours, tiers):
+        if one.short:
+            short[model].add(one.probability)
+    return {model: frozenset(levels) for model, levels in short.items()}
 
 
 def of_models(
@@ -261,7 +266,10 @@ COUNTS = [field.name for field in fields(PromiseSums)][3:]
 
 
 def is_kept(view: RequestView) -> bool | None:
-    """Returns whether a request's promise was kept; None without one, until it is known, and if its client broke it."""
+    """Returns whether a request's promise was kept.
+
+    None without a promise, until it is known, and for a request that was cancelled or that no engine can answer.
+    """
     due_at, request = None if view.promise is None else view.promise.promised_by, view.request
     if request.status is RequestStatus.cancelled or (request.error or {}).get("code") == REFUSED_BY_ENGINE:
         return None

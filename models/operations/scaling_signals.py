@@ -43,7 +43,9 @@ UNFINISHED = text("""
         -- the ids from an index and each row by its id, whatever the statistics say of how many are unfinished
         from (select id from requests where status in ('queued', 'in_progress')) as found cross join lateral (
             select * from requests where id = found.id offset 0
-        ) as r where not r.held and r.job_id is null and (r.status = 'in_progress' or r.tenant <> all(:spent))
+        ) as r where not r.held and r.job_id is null and (
+            r.status = 'in_progress' or r.generated_ids <> '{}' or r.tenant <> all(:spent)
+        )
     ) unfinished group by 1, 2
 """)
 ARRIVED = text("""

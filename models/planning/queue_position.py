@@ -44,7 +44,7 @@ def place_in_queue(view: RequestView, snapshot: QueueSnapshot | None) -> QueuePl
     gets the ETA given at submission, else the end of the backlog plus one typical batch. The interval is the
     forecast's, else the one given at submission. A final request has no position, ETA or interval.
     Off-peak work outside its hours has an ETA behind their next beginning, and no interval. Nobody knows when a spent
-    budget is raised, so that a request that waits for one has no ETA.
+    budget is raised, so that a request that waits for one has no ETA. What has begun goes on in both cases.
     """
     request = view.request
     if request.status is RequestStatus.in_progress:
@@ -55,9 +55,10 @@ def place_in_queue(view: RequestView, snapshot: QueueSnapshot | None) -> QueuePl
     if request.status is not RequestStatus.queued or snapshot is None:
         return QueuePlace()
     decisions = snapshot.decisions
-    if request.tenant in decisions.spent_tenants or request.job_id in decisions.spent_jobs:
+    begun = view.tokens_so_far > 0
+    if not begun and (request.tenant in decisions.spent_tenants or request.job_id in decisions.spent_jobs):
         return QueuePlace()
-    if request.tier == "off_peak" and decisions.off_peak_at is not None:
+    if not begun and request.tier == "off_peak" and decisions.off_peak_at is not None:
         opens_at = datetime.fromtimestamp(decisions.off_peak_at + snapshot.queue.typical_s, UTC)
         return QueuePlace(None, opens_at).not_before(view.now)
     if request.served_by in snapshot.unserved:

@@ -55,9 +55,11 @@ def _answers(view: RequestView, snapshot: QueueSnapshot | None, place: QueuePlac
             yield WaitingReason("Is its answer computed already?", True, f"It gets the answer of {request.twin_of}.")
         yield WaitingReason("Is its length predicted?", *_is_predicted(request))
         yield WaitingReason("Does a planner assign work?", *_is_planned(snapshot))
-        if request.tier == "off_peak":
+        begun = view.tokens_so_far > 0  # it goes on, whatever the hour and whoever has spent a budget
+        if request.tier == "off_peak" and not begun:
             yield WaitingReason("Are these its hours?", *_are_these_its_hours(snapshot))
-        yield WaitingReason("Is its budget spent?", *_is_its_budget_spent(request, snapshot))
+        if not begun:
+            yield WaitingReason("Is its budget spent?", *_is_its_budget_spent(request, snapshot))
         if snapshot is not None:
             yield WaitingReason("May a worker of its model get work?", *_may_a_worker_serve(request, snapshot))
             yield WaitingReason("Can a worker do what it needs?", *_can_a_worker_serve(request, snapshot))

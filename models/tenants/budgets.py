@@ -101,7 +101,7 @@ def withdraw_promises(connection: Connection, tenants: Collection[str]) -> None:
         update promises set promised_by = null, look_at = null where request_id = any(array(
             select request_id from promises p where look_at is not null and promised_by > statement_timestamp()
                 and tenant = any(cast(:tenants as text[])) and not exists (
-                    select from requests where id = request_id and status <> 'queued'
+                    select from requests where id = request_id and (status <> 'queued' or generated_ids <> '{}')
                 )
             for update skip locked
         ))

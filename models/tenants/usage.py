@@ -17,6 +17,7 @@ DIMENSIONS = ("day", "tenant", "model", "tier")
 # The tier of a request `r` in the usage: its service tier, and `batch` for a line of a bulk job that is not off-peak.
 TIER = "case when r.job_id is null or r.tier = 'off_peak' then r.tier::text else 'batch' end"
 
+# The order locks rows of days, and those of months in the trigger, in one order, so that two folds cannot deadlock.
 FOLD = text("""
     with taken as (
         delete from usage_entries where id in (
@@ -25,7 +26,7 @@ FOLD = text("""
     ), folded as (
         insert into usage_days as old (day, tenant, model, tier, requests, prompt_tokens, answer_tokens, gpu_s)
         select day, tenant, model, tier, sum(requests), sum(prompt_tokens), sum(answer_tokens), sum(gpu_s)
-        from taken group by day, tenant, model, tier order by day, tenant, model, tier
+        from taken group by day, tenant, model, tier order by date_trunc('month', day), tenant, tier, day, model
         on conflict (day, tenant, model, tier) do update set requests = old.requests + excluded.requests,
             prompt_tokens = old.prompt_tokens + excluded.prompt_tokens,
             answer_tokens = old.answer_tokens + excluded.answer_tokens, gpu_s = old.gpu_s + excluded.gpu_s
@@ -58,7 +59,7 @@ class TenantUsage:
 
 
 def fold(session: Session, most: int) -> int:
-    """Moves up to `most` entries into the sums of their days; returns their number. Concurrent calls share the work."""
+    """Moves up to `most` entries into sums of days and months; returns their number. Concurrent calls share them."""
     folded = session.execute(FOLD, {"most": most}).scalar_one()
     session.commit()
     return int(folded)

@@ -1,7 +1,7 @@
 """Keeps requests of tenants and bulk jobs whose budget is spent from the policies, until it is raised or begins anew.
 
-Read at each step, so that after a budget is spent only what ran by then adds to it. While the process `chores` is away,
-usage is not summed up by day, and each read sums all of it: reads are then rarer.
+Read at each step, or more rarely while a read takes long (the process `chores` is away, so that usage is not summed up
+by day): what ran when a budget was spent, and what began until the next read, adds to it.
 """
 
 from collections.abc import Mapping

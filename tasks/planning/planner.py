@@ -279,7 +279,10 @@ class Planner:
         self._forecasts.add_arrivals(queued, now)
 
     def _too_early(self, request: Request) -> bool:
-        """Returns whether the request waits for off-peak hours, unless it has begun; then it is fetched again."""
+        """Returns whether the request waits for off-peak hours, at whose beginning it is fetched again.
+
+        What has begun goes on.
+        """
         return request.tier == "off_peak" and self._off_peak_at is not None and not request.generated
 
     def _fits_nowhere(self, one: QueuedRequest) -> bool:

@@ -56,8 +56,7 @@ def quote_for_batch(context: AppContext, asked: QuoteBatch, tenant: str, file: S
     expires_at = round(now + context.quotes.valid_s, 3)
     gpu_s = None if cost is None else cost.seconds
     with context.sessions() as session:
-        short = withheld_levels(session, background=True)
-        withheld = {level for model, level in short if model == requests[0].served_by}
+        withheld = withheld_levels(session, background=True).get(requests[0].served_by, frozenset())
         left = budgets.left(session, tenant, context.quotes.tier_prices)
     offers = [
         SignedOffer(tenant=tenant, body=_digest(asked), tier=tier, promise=promise, expires_at=expires_at)

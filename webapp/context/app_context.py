@@ -41,7 +41,7 @@ class AppContext:
     queue_snapshot: TtlCache[QueueSnapshot | None]  # None while no planner writes one
     response_times: TtlCache[ResponseTimeEstimate]
     promise_book: TtlCache[PromiseBook]  # of all tenants
-    withheld_levels: TtlCache[frozenset[tuple[str, float]]]  # models, probabilities at which nothing is promised
+    withheld_levels: TtlCache[dict[str, frozenset[float]]]  # by model, the probabilities at which nothing is promised
     bulk_outlook: TtlCache[BulkOutlook]
     tenant_turns: defaultdict[str, Semaphore]  # bound the connections that wait for one tenant's locks
     waiting_calls: WaitingCalls

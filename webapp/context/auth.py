@@ -96,9 +96,8 @@ def require_api_key() -> None:
         raise InvalidKey("You did not provide an API key: send 'Authorization: Bearer <key>'.")
     context = current_context()
     caller = context.callers.get(api_keys.digest(key.strip()), time.monotonic())
-    incorrect = InvalidKey(f"Incorrect API key provided: {masked(key.strip())}. It is unknown, expired or revoked.")
     if caller is None:
-        raise incorrect
+        raise _incorrect(key)
     g.caller = caller
     context.backlog_limit.set_limits(caller.tenant, caller.limits)
     try:
@@ -107,9 +106,13 @@ def require_api_key() -> None:
         g.rate_standing = error.standing
         raise
     except NoKeys:  # its tenant was removed since the key was read
-        raise incorrect from None
+        raise _incorrect(key) from None
     if request.url_rule is not None and request.method != "OPTIONS":
         require_scope(caller, scope_of(request.method, request.url_rule.rule))
+
+
+def _incorrect(key: str) -> InvalidKey:
+    return InvalidKey(f"Incorrect API key provided: {masked(key.strip())}. It is unknown, expired or revoked.")
 
 
 def _is_public() -> bool:

@@ -48,7 +48,7 @@ def quote_for(context: AppContext, submission: Submission, new: NewRequest, now:
     told = (None,) * 4 if work is None else (work.tokens, work.gpu_s, work.low_s, work.high_s)
     tokens, gpu_s, low_s, high_s = map(rounded, told)
     length = None if work is None else round(work.tokens, 1)
-    withheld = {level for model, level in context.withheld_levels.get() if model == new.served_by}
+    withheld = context.withheld_levels.get().get(new.served_by, frozenset())
     offers = [
         SignedOffer(tenant=new.tenant, body=_digest(submission), tier=tier, promise=promise, expires_at=expires_at)
         for tier in tiers

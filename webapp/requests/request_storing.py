@@ -109,7 +109,8 @@ def within_quota(session: Session, new: NewRequest, most: int) -> NewRequest:
 def new_request(context: AppContext, submission: Submission) -> NewRequest:
     """Returns the row to insert, with its ETA; raises a ClientError for a request that cannot be accepted.
 
-    A repeat gets its earlier request, also if its quote is over or its deadline is unlikely to be kept by now.
+    A repeat gets its earlier request, also if its quote is over or its deadline is unlikely to be kept by now. Should
+    that be deleted before this one is stored, this one is stored without the quote.
     """
     try:
         return _new_request(context, submission)

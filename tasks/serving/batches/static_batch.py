@@ -88,8 +88,9 @@ class StaticBatch:
     def return_rows(self) -> None:
         """Return every running row to the queue with the tokens generated so far."""
         for row in self._take_out(self._rows):
-            share_s, first_at, lease = self._share_so_far_s(), self._first.take(row.id), self._job.lease
-            self._record(RowReturned(lease, row.id, row.generated_ids, False, row.logprobs, share_s, first_at))
+            gpu_s, at = self._share_so_far_s(), self._first.take(row.id)
+            ids, logprobs = row.generated_ids, row.logprobs
+            self._record(RowReturned(self._job.lease, row.id, ids, logprobs=logprobs, gpu_s=gpu_s, first_token_at=at))
 
     def _take_out(self, request_ids: Iterable[str]) -> list[FinishedRow]:
         mine = [request_id for request_id in request_ids if request_id in self._rows]

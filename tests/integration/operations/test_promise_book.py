@@ -57,7 +57,7 @@ def day(api: Api, tier: str | None = None) -> dict[str, Any]:
     return dict(found)
 
 
-def withheld(api: Api) -> frozenset[tuple[str, float]]:
+def withheld(api: Api) -> dict[str, frozenset[float]]:
     """The levels at which the service promises nothing, by model."""
     with make_sessions(api.engine)() as session:
         return promise_book.withheld_levels(session)
@@ -147,12 +147,12 @@ def test_a_level_is_short_if_chance_does_not_explain_what_was_missed(api: Api) -
 def test_a_level_that_was_short_lately_is_not_promised(api: Api) -> None:
     sell(api, 19, **ended(40.0))
     settle(api)
-    assert withheld(api) == frozenset()
+    assert withheld(api) == {}
     sell(api, 1, **ended(40.0))
     settle(api)
-    assert withheld(api) == {(MODEL, 0.9)}
+    assert withheld(api) == {MODEL: {0.9}}
     api.sql("update promise_hours set hour = hour - interval '2 hours'")
-    assert withheld(api) == frozenset()
+    assert withheld(api) == {}
 
 
 def test_the_worst_hour_is_the_one_with_the_most_promises_missed_beyond_those_expected(api: Api) -> None:

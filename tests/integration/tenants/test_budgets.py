@@ -4,6 +4,7 @@ import gc
 from collections.abc import Iterator
 from dataclasses import replace
 from io import BytesIO
+from time import sleep
 from typing import Any
 
 import pytest
@@ -119,12 +120,17 @@ def test_what_has_begun_when_a_budget_is_spent_goes_on(served: Served) -> None:
 
 def test_budgets_are_read_less_often_once_a_read_takes_long(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget_gate, "FREE_S", -60.0)  # so that each read counts as one of a minute
+    monkeypatch.setattr(budget_gate, "MOST_S", 2.0)
     served.budget("acme", 3.0)
     served.request("a")
     assert served.step() == {"a"}
     served.answer(gpu_s=5.0)
     served.request("b")
     assert served.step() == {"b"}
+    served.answer(gpu_s=0.0)
+    served.request("c")
+    sleep(budget_gate.MOST_S)
+    assert not served.step()
 
 
 def test_no_more_than_what_runs_is_used_beyond_a_budget_however_much_waits(served: Served) -> None:

@@ -1,5 +1,6 @@
 """Positions and ETAs come from the planner's snapshot of the queue, and from nothing else."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -75,6 +76,7 @@ def test_a_request_whose_budget_is_spent_has_no_position_and_no_eta_until_it_run
     asked.request.eta = {"forecast_s": 5.0, "eta_s": 5.0, "low_s": 1.0, "high_s": 9.0}
     spent = with_forecast(**EXPECTED).model_copy(update={"decisions": decisions})
     assert place_in_queue(asked, spent) == QueuePlace()
+    assert place_in_queue(replace(asked, tokens_so_far=1), spent).eta_at is not None  # it has begun, and only moves
     asked.request.status = RequestStatus.in_progress
     assert place_in_queue(asked, spent).eta_at is not None
 

@@ -1,5 +1,6 @@
 """Each of the eight questions of "Why is my request not running?" has a state in which it is the answer."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -84,6 +85,12 @@ def test_a_queued_request_waits_for_the_first_question_whose_answer_blocks(
     assert [answer.blocks for answer in answers] == [False] * (number - 1) + [True]
     assert waits_for(seen, snapshot, place_in_queue(seen, snapshot)) == answers[-1].sentence
     assert sentence in answers[-1].sentence
+
+
+def test_what_has_begun_waits_for_no_budget_and_no_hours() -> None:
+    moves = replace(view(tenant="acme", tier="off_peak"), tokens_so_far=3)
+    asked = [answer.question for answer in explained(moves, decided(spent_tenants=("acme",), off_peak_at=2e9))]
+    assert not {"Are these its hours?", "Is its budget spent?"} & set(asked)
 
 
 def test_a_batch_that_its_worker_has_not_taken_is_what_its_request_waits_for() -> None:
