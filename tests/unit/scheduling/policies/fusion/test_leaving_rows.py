@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 
 from scheduling.policies.fusion.fusion_policy import Fusion
+from scheduling.policies.fusion.leaving_rows import MOST_COMPARED
 from scheduling.policies.fusion.priority_key import FAVOURS
 from scheduling.policy import Assignment, RunningRow
 from scheduling.request import Request
@@ -85,6 +86,14 @@ def test_beside_a_row_that_stays_another_leaves_for_the_same_request() -> None:
     policy.add(SHORT, 1.0)
     policy.add(a_request("less short", at=1.0, predicted=14), 1.0)
     assert left_and_joined(policy.assign([a_paged_worker(455, [LONG, stays])], 1.0)) == (["long"], ["short"])
+
+
+@pytest.mark.parametrize(("stay", "left"), [(MOST_COMPARED - 1, ["long"]), (MOST_COMPARED, [])])
+def test_a_decision_looks_past_a_bounded_number_of_rows_that_stay(stay: int, left: list[str]) -> None:
+    rows = [a_row(f"stays {n}", length=20, generated=20, predicted=220, priority=1) for n in range(stay)]
+    policy = a_policy()
+    policy.add(SHORT, 1.0)
+    assert left_and_joined(policy.assign([a_paged_worker(240 * (stay + 1) - 5, [*rows, LONG])], 1.0))[0] == left
 
 
 def test_no_row_leaves_where_workers_can_do_different_things() -> None:
