@@ -175,19 +175,21 @@ def rows_to_move(many: WorkerRows, few: WorkerRows, now: float) -> tuple[str, ..
 def may_leave(many: WorkerRows, target: Worker, now: float) -> list[int]:
     """Return which rows may leave for this worker, the one that ends last first.
 
-    The target must be able to hold and to resume every row that their own worker can. A row moves once it has a token,
-    if it has left no worker yet, and if no row of a higher level would wait for it there.
+    The target must be able to hold the row as far as the row's worker can, and to resume all that this one can. A row
+    moves once it has a token, if it has left no worker yet, and if no row of a higher level would wait for it there.
     """
     worker = many.worker
-    larger = target.memory.longest_row_tokens >= worker.memory.longest_row_tokens
-    if not larger or target.lacks != worker.lacks or OF_OUR_ENGINE in worker.lacks:
+    if target.lacks != worker.lacks or OF_OUR_ENGINE in worker.lacks:
         return []
     level = max((row.request.level for row in target.rows), default=-math.inf)
     order = np.argsort(-many.remaining, kind="stable").tolist()
-    return [row for row in order if _movable(worker.rows[row], level, now)]
+    shorter = target.memory.longest_row_tokens < worker.memory.longest_row_tokens
+    most_tokens = target.memory.longest_row_tokens if shorter else math.inf
+    return [row for row in order if _movable(worker.rows[row], most_tokens, level, now)]
 
 
-def _movable(row: RunningRow, level: float, now: float) -> bool:
+def _movable(row: RunningRow, most_tokens: float, level: float, now: float) -> bool:
     request = row.request
+    held = request.length + request.limit <= most_tokens
     due_soon = request.deadline_at is not None and request.deadline_at < now + DEADLINE_S
-    return not request.generated and row.generated > 0 and request.level >= level and not due_soon
+    return held and not request.generated and row.generated > 0 and request.level >= level and not due_soon

@@ -13,7 +13,7 @@ from models.registered_workers import RegisteredWorker
 from scheduling.costs import ServingTime
 from scheduling.forecast.forecast import PresentWork
 from scheduling.policy import Assignment, RunningRow, Worker
-from scheduling.request import Request, RowLength
+from scheduling.request import Request
 from scheduling.sharing.model_fleet import with_model
 from scheduling.simulation.simulator import StartedBatch
 from tasks.planning.policies_by_model import PoliciesByModel
@@ -93,7 +93,7 @@ class FleetView:
                     name=worker.name,
                     memory=seen.memory.sharing(worker.report.shared_tokens if joined else 0),
                     costs=serving_time_of(seen),
-                    rows=tuple(row for batch in joined for row in self._rows(batch, worker.report.row_lengths, now)),
+                    rows=tuple(row for batch in joined for row in self._rows(batch, worker, now)),
                     busy_s=max([static_s, *(_remaining_s(batch, now) for batch in joined)]),
                     queued=0 if ends_soon else len(static),
                     lacks=worker.lacks,
@@ -127,17 +127,17 @@ class FleetView:
         requests = tuple(known.requests[one] for one in batch.request_ids if one in known.requests)
         return StartedBatch(replace(known.assignment, requests=requests), batch.started_at)
 
-    def _rows(self, batch: OpenBatch, lengths: Mapping[str, RowLength], now: float) -> Iterable[RunningRow]:
-        """Yields the rows of a batch that joined; `lengths` are the worker's own predictions for its rows.
+    def _rows(self, batch: OpenBatch, worker: RegisteredWorker, now: float) -> Iterable[RunningRow]:
+        """Yields the rows of a batch that joined, with the worker's own predictions for them.
 
-        A row has as many tokens as the last heartbeat says, or as the estimated serving time implies if that is more.
+        A row has the tokens that the last heartbeat says, and those of the seconds since by the estimated serving time.
         """
         started_at = now if batch.started_at is None else batch.started_at
-        share = min(1.0, (now - started_at) / batch.estimated_s) if batch.estimated_s > 0 else 0.0
-        requests = self._in_flight[batch.id].requests
-        iterations = share * max((request.remaining for request in requests.values()), default=0)
+        untold_s = min(now - started_at, worker.heartbeat_age_s)
+        requests, lengths = self._in_flight[batch.id].requests, worker.report.row_lengths
+        longest = max((request.remaining for request in requests.values()), default=0)
+        gained = batch.progress_tokens + (int(longest * untold_s / batch.estimated_s) if batch.estimated_s > 0 else 0)
         for request in (requests[request_id] for request_id in batch.request_ids if request_id in requests):
-            gained = max(batch.progress_tokens, int(iterations))
             known = lengths[request.id].of(request) if request.id in lengths else request
             yield RunningRow(known, min(request.generated + gained, request.limit - 1), started_at)
 

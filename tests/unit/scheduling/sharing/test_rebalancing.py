@@ -114,7 +114,6 @@ def test_a_row_that_was_cancelled_on_its_way_joins_nowhere():
         ("there is no other worker", two(rows(8))[:1]),
         ("the other has more than half as many", two(rows(8), rows=tuple(rows(5)))),
         ("the other serves a batch apart", two(rows(8), queued=1)),
-        ("the other might not hold them", two(rows(8), memory=a_memory(9_999))),
         ("the other cannot do the same", two(rows(8), lacks=frozenset({"logprobs"}))),
         ("a server begins some rows anew", [replace(one, lacks=frozenset({"landing"})) for one in two(rows(8))]),
         ("the other has a row of a higher tier", two(rows(8), rows=(a_row("first", tier="priority"),))),
@@ -136,6 +135,17 @@ def test_rows_stay_while_a_request_waits():
 def test_rows_that_came_back_before_and_those_with_a_near_deadline_stay(changes: dict[str, Any]):
     stay = [replace(row, request=replace(row.request, **changes), generated=2) for row in rows(8)]
     assert leaving(two(stay)) == {}
+
+
+def test_rows_move_to_a_worker_with_less_memory_if_it_holds_each_of_them_to_its_limit():
+    running = [replace(row, request=replace(row.request, limit=990)) for row in rows(8)]  # 1,000 tokens with the prompt
+    left = [leaving(two(running, memory=a_memory(tokens))) for tokens in (1_000, 999)]
+    assert [[*one] for one in left] == [["busy"], []]
+
+
+def test_rows_move_between_equal_workers_also_while_those_of_one_share_a_beginning():
+    busy, dry = two([replace(row, request=replace(row.request, limit=990)) for row in rows(8)])
+    assert leaving([replace(busy, memory=busy.memory.sharing(10)), dry])
 
 
 def test_a_row_without_a_token_stays_because_its_prefill_would_be_lost():

@@ -96,13 +96,21 @@ def test_a_worker_that_has_its_next_batch_already_does_not_count_as_idle():
     assert not described(fleet_with(open_batch(1), open_batch(2, started_at=None)), now=3.9, lookahead_s=0.25).idle
 
 
-def test_rows_that_joined_are_as_far_as_the_last_heartbeat_says_or_as_their_estimate_has_passed():
+def test_rows_that_joined_have_the_tokens_of_the_last_heartbeat_and_those_that_are_estimated_since():
     requests = (request("a"), request("b", generated=3))
-    known = described(fleet_with(open_batch(1, "a", "b", joins=True, progress=6), requests=requests), now=0.5)
-    assert [row.generated for row in known.rows] == [6, 9]
-    guessed = described(fleet_with(open_batch(1, "a", "b", joins=True), requests=requests), now=2.0)
-    assert [row.generated for row in guessed.rows] == [5, 8]  # 5 iterations: half of the 10 that the longest takes
-    assert guessed.queued == 0
+
+    def generated(progress: int, heartbeat_age_s: float) -> list[int]:
+        told = fleet_with(open_batch(1, "a", "b", joins=True, progress=progress), requests=requests)
+        live = replace(LIVE, heartbeat_age_s=heartbeat_age_s)
+        (worker,) = told.workers([live], lambda worker: CURVES, 2.0, 0.0)["small"]
+        assert worker.queued == 0
+        return [row.generated for row in worker.rows]
+
+    # the longest row takes 10 iterations in 4 seconds by the estimate, and began 2 seconds ago
+    assert generated(progress=6, heartbeat_age_s=0.0) == [6, 9]
+    assert generated(progress=6, heartbeat_age_s=0.4) == [7, 10]
+    assert generated(progress=0, heartbeat_age_s=3.0) == [5, 8]
+    assert generated(progress=1, heartbeat_age_s=0.0) == [1, 4]  # it is slower than estimated
 
 
 def test_the_workers_own_prediction_of_a_row_takes_the_place_of_the_one_made_at_its_arrival():
