@@ -77,6 +77,9 @@ class ModelChanges(PolicyOfEach[str, IsolatingPolicy]):
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
         """Decide which workers change their model, and let each model's policy assign to the others."""
+        for worker in workers:
+            if worker.rows:
+                self.policy_for(worker.model)  # the rows of an earlier planner, too, may move before a request comes
         leaving = {worker.name: worker for worker in workers if worker.changing}
         assignments: list[Assignment] = []
         self._wake_at = None

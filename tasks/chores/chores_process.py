@@ -1,7 +1,7 @@
 """The process `chores`: upkeep, bulk jobs and webhooks. Any number may run, and no request waits for it."""
 
 import sys
-from functools import cache
+from functools import cache, partial
 
 from celery_config import UPKEEP_EVERY_S
 from models.bulk.bulk_jobs import any_unended
@@ -16,7 +16,7 @@ from tasks.chores.job_progress import update_jobs
 from tasks.chores.line_feeder import LineFeeder
 from tasks.chores.scaling_signals import ScalingMeter
 from tasks.chores.trace_export import export_traces
-from tasks.chores.upkeep import do_upkeep
+from tasks.chores.upkeep import do_each, do_upkeep
 from tasks.chores.webhook_sender import WebhookSender
 
 # Bulk jobs are checked this often while a job has not ended; its next lines and counts wait this long. Not tuned.
@@ -48,10 +48,8 @@ def chores(service: CeleryService) -> HostedProcess:
     scaling = ScalingMeter(upkeep_database, settings.lease_s, settings.target_response_s)
 
     def do_all_upkeep() -> None:
-        scaling.measure_if_due()
-        do_upkeep(upkeep_database, settings.retention_s)
-        if settings.traces_url is not None:
-            export_traces(upkeep_database, settings.traces_url)
+        traces = [] if settings.traces_url is None else [partial(export_traces, upkeep_database, settings.traces_url)]
+        do_each(scaling.measure_if_due, partial(do_upkeep, upkeep_database, settings.retention_s), *traces)
 
     def work_on_bulk_jobs() -> None:
         """Queue lines, then count ended ones; without a job this is one short query."""

@@ -6,9 +6,11 @@ from time import monotonic
 
 import structlog
 from sqlalchemy import Connection, Engine
+from sqlalchemy.orm import Session
 
 from models.bulk import bulk_jobs, stored_files
-from models.connections.session import make_sessions
+from models.connections.database_errors import is_away
+from models.connections.session import in_session, make_sessions
 from models.operations import minute_history, promise_book, request_histograms, service_history
 from models.tenants import usage
 from models.upkeep import retention
@@ -36,19 +38,11 @@ log = structlog.get_logger()
 
 def do_upkeep(engine: Engine, retention_s: float) -> None:
     """Samples, stores minutes, sums up usage, deletes what ended over `retention_s` ago; each part in PART_FOR_S."""
-    with make_sessions(engine)() as session:
-        service_history.take_samples(session)
-        repeat(lambda: minute_history.close_minutes(session), minute_history.MOST_MINUTES, PART_FOR_S)
-        minute_history.fold_totals(session)
-        repeat(lambda: usage.fold(session, FOLDED_AT_ONCE), FOLDED_AT_ONCE, PART_FOR_S)
-        repeat(lambda: _settle(engine), SETTLED_AT_ONCE, PART_FOR_S)
-        promise_book.warn_of_risks(session)
-        repeat(lambda: int(request_histograms.count_ended(session)), 1, PART_FOR_S)
-    with engine.begin() as connection:
-        retention.delete_old_workers(connection, FORGET_WORKERS_AFTER_S)
-        retention.delete_old_heartbeats(connection, FORGET_PROCESSES_AFTER_S)
-        retention.delete_superseded_versions(connection)
-        retention.delete_old_unstored_texts(connection, FORGET_UNSTORED_AFTER_S, DELETED_AT_ONCE)
+    sessions = make_sessions(engine)
+
+    def repeated(chunk: Callable[[Session], int], full: int) -> Callable[[], object]:
+        return partial(repeat, in_session(sessions, chunk), full, PART_FOR_S)
+
     deletions = (  # chunks before files and lines before jobs, so that no statement deletes rows that it does not count
         stored_files.delete_old_chunks,
         stored_files.delete_old_files,
@@ -59,10 +53,31 @@ def do_upkeep(engine: Engine, retention_s: float) -> None:
         webhook_deliveries.delete_old,
         promise_book.delete_old,
     )
-    for delete in deletions:
-        deleted = repeat(partial(_delete_chunk, engine, delete, retention_s), 1, PART_FOR_S)
-        if deleted:
-            log.info("deleted", what=delete.__name__, rows=deleted)
+    do_each(
+        in_session(sessions, service_history.take_samples),
+        repeated(minute_history.close_minutes, minute_history.MOST_MINUTES),
+        in_session(sessions, minute_history.fold_totals),
+        repeated(lambda session: usage.fold(session, FOLDED_AT_ONCE), FOLDED_AT_ONCE),
+        partial(repeat, partial(_settle, engine), SETTLED_AT_ONCE, PART_FOR_S),
+        in_session(sessions, promise_book.warn_of_risks),
+        repeated(request_histograms.count_ended, 1),
+        partial(_forget, engine),
+        *(partial(_delete, engine, delete, retention_s) for delete in deletions),
+    )
+
+
+def do_each(*parts: Callable[[], object]) -> None:
+    """Does each part, also if others fail; raises what failed at the end, and at once if the database is away."""
+    failed = list[Exception]()
+    for part in parts:
+        try:
+            part()
+        except Exception as error:  # whatever it is, it must not hold up the other parts
+            if is_away(error):
+                raise
+            failed.append(error)
+    if failed:
+        raise failed[0] if len(failed) == 1 else ExceptionGroup("several parts of the upkeep failed", failed)
 
 
 def repeat(chunk: Callable[[], int], full: int, for_s: float) -> int:
@@ -76,6 +91,20 @@ def repeat(chunk: Callable[[], int], full: int, for_s: float) -> int:
 def _settle(engine: Engine) -> int:
     with engine.begin() as connection:
         return promise_book.settle(connection, SETTLED_AT_ONCE)
+
+
+def _forget(engine: Engine) -> None:
+    with engine.begin() as connection:
+        retention.delete_old_workers(connection, FORGET_WORKERS_AFTER_S)
+        retention.delete_old_heartbeats(connection, FORGET_PROCESSES_AFTER_S)
+        retention.delete_superseded_versions(connection)
+        retention.delete_old_unstored_texts(connection, FORGET_UNSTORED_AFTER_S, DELETED_AT_ONCE)
+
+
+def _delete(engine: Engine, delete: Callable[[Connection, float, int], int], retention_s: float) -> None:
+    deleted = repeat(partial(_delete_chunk, engine, delete, retention_s), 1, PART_FOR_S)
+    if deleted:
+        log.info("deleted", what=delete.__name__, rows=deleted)
 
 
 def _delete_chunk(engine: Engine, delete: Callable[[Connection, float, int], int], retention_s: float) -> int:

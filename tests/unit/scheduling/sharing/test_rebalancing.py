@@ -1,6 +1,7 @@
 """Rows leave a worker that has many for one that runs dry, where that pays by the costs of both."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from scheduling.costs import ServingCurves
 from scheduling.policies.fusion.fusion_policy import Fusion
 from scheduling.policy import Assignment, RunningRow, Worker
 from scheduling.sharing.background.spare_capacity import SpareCapacity
+from scheduling.sharing.model_changes import ModelChanges
 from scheduling.sharing.policy_factory import PolicySettings, make_policy
 from scheduling.sharing.rebalancing import (
     GONE_AFTER_S,
@@ -201,6 +203,12 @@ def test_rows_of_background_requests_move_too():
     assert (move.worker, move.preempts) == ("busy", ("l5", "l4", "l3"))
     policy.add(replace(lines(6)[5].request, generated=1), 0.1)
     assert ids(policy.assign(two(lines(3)), 0.1)) == {"dry": [["l5"]]}
+
+
+def test_rows_that_an_earlier_planner_assigned_move_before_any_request_comes():
+    policies = ModelChanges(partial(make_policy, "fusion", PolicySettings()))
+    (move,) = policies.assign(two(rows(8)), 0.0)
+    assert (move.worker, move.preempts) == ("busy", ("r7", "r6", "r5", "r4"))
 
 
 def test_a_burst_ends_sooner_if_one_worker_is_slower_than_its_costs_say():

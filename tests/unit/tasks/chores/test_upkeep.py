@@ -2,7 +2,10 @@
 
 from collections.abc import Callable
 
-from tasks.chores.upkeep import repeat
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from tasks.chores.upkeep import do_each, repeat
 
 
 def chunks_of(*sizes: int) -> tuple[Callable[[], int], list[int]]:
@@ -20,3 +23,31 @@ def test_a_chore_that_is_not_done_in_its_time_is_left_for_the_next_tick() -> Non
     chunk, left = chunks_of(5, 5, 5)
     assert repeat(chunk, full=5, for_s=0.0) == 5
     assert left == [5, 5]
+
+
+def test_a_part_that_fails_holds_up_no_other_part_and_is_reported() -> None:
+    done = list[str]()
+
+    def fails(why: str) -> Callable[[], None]:
+        def part() -> None:
+            raise ValueError(why)
+
+        return part
+
+    with pytest.raises(ValueError, match="only one"):
+        do_each(lambda: done.append("first"), fails("only one"), lambda: done.append("last"))
+    assert done == ["first", "last"]
+    with pytest.raises(ExceptionGroup) as several:
+        do_each(fails("one"), fails("other"))
+    assert [str(error) for error in several.value.exceptions] == ["one", "other"]
+
+
+def test_no_further_part_is_tried_while_the_database_is_away() -> None:
+    done = list[str]()
+
+    def away() -> None:
+        raise OperationalError("select 1", {}, ConnectionRefusedError())
+
+    with pytest.raises(OperationalError):
+        do_each(away, lambda: done.append("tried"))
+    assert done == []
