@@ -9,6 +9,7 @@ from pydantic_core import to_json
 from sqlalchemy import Connection
 
 from models.connections.sql import run, text
+from scheduling.rank_correlation import Ranking
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,7 @@ class PlannerInputs:
     now: float
     policy: str | None  # None: no policy was set, the planner's default is in force
     predictor_silent_s: float | None  # seconds since a predictor's last heartbeat; None before the first
-    tau: float | None  # Kendall's tau between recent predictions and the answers' lengths
+    ranking: Ranking  # what recent answers say about predictions and prompts
     serving_time_version: str | None  # the serving time estimator in service
     weights: Mapping[str, float] = field(default_factory=dict)  # the tenants' weights other than 1
     paused: bool = False  # whether an operator has paused planning: then nothing is assigned
@@ -39,13 +40,15 @@ def planner_inputs(connection: Connection) -> PlannerInputs:
                 extract(epoch from clock_timestamp() - max(updated_at) filter (where name = 'predictor'))::float8
                     as predictor_silent_s,
                 max((value->>'tau')::float8) filter (where name = 'prediction') as tau,
+                coalesce(bool_and((value->>'by_prompts')::bool) filter (where name = 'prediction'), true) as by_prompts,
                 coalesce(bool_or((value->>'paused')::bool) filter (where name = 'pause'), false) as paused,
                 (select version from model_versions where kind = 'serving_time' and active) as serving_time_version,
                 (select coalesce(jsonb_object_agg(name, weight), '{}') from tenants where weight <> 1) as weights
             from service_state where name in ('policy', 'predictor', 'prediction', 'pause')
         """,
     )
-    return PlannerInputs(**row._asdict())
+    read = row._asdict()
+    return PlannerInputs(ranking=Ranking(read.pop("tau"), read.pop("by_prompts")), **read)
 
 
 def set_policy(connection: Connection, name: str) -> None:

@@ -27,6 +27,7 @@ from typing import Literal, Protocol
 
 from scheduling.costs import ServingTime
 from scheduling.kv_memory import KvMemory
+from scheduling.rank_correlation import Ranking
 from scheduling.request import Request, lacking, to_retry
 from scheduling.worker_facts import Loadable
 
@@ -148,8 +149,8 @@ class Policy(Protocol):
         """Return when to call `assign` again even if nothing happens, or None if it need not be called before."""
         return None
 
-    def set_rank_correlation(self, tau: float | None) -> None:
-        """Set Kendall's tau of recent predicted and true generation lengths; None while it is unknown."""
+    def set_ranking(self, ranking: Ranking) -> None:
+        """Set what recent answers say about predicted lengths and prompts."""
         return None
 
     def set_weights(self, weights: Mapping[str, float]) -> None:

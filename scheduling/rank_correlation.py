@@ -1,30 +1,62 @@
-"""Measures how well predicted generation lengths rank the answers by length: Kendall's tau-b."""
+"""Measures what ranks recent answers by their work: predicted generation lengths, by Kendall's tau-b, and prompts."""
 
 import math
 from bisect import bisect_right, insort
 from collections import deque
+from typing import NamedTuple
 
 import numpy as np
 
-# In simulations RankCorrelation takes the place of the trainer, which publishes tau of the last 500 answers to a live
-# planner. More answers make tau less noisy, but slower to show that predictions became worse or better. Not tuned.
+from scheduling.costs import Floats
+
+# In simulations RecentAnswers takes the place of the trainer, which publishes the ranking of the last 500 answers to a
+# live planner. More answers make it less noisy, but slower to show that predictions became worse or better. Not tuned.
 RECENT_ANSWERS = 256
 ANSWERS_BETWEEN_UPDATES = 64
 MIN_TAU = 0.1  # with a lower tau predicted lengths do not count at all; not tuned
 
 
-class RankCorrelation:
-    """Kendall's tau of the latest predicted and true generation lengths, recomputed at intervals."""
+class Ranking(NamedTuple):
+    """What recent answers say about estimates of work: predictions' tau, and whether prompts make the order better."""
+
+    tau: float | None = None  # Kendall's tau of predicted and true generation lengths; None while it is unknown
+    by_prompts: bool = True  # whether estimates rank the answers' work no worse with the prompts' lengths than without
+
+
+class RecentAnswers:
+    """The latest answers, by which the ranking is measured anew at intervals."""
 
     def __init__(self) -> None:
-        self._recent: deque[tuple[int, int]] = deque(maxlen=RECENT_ANSWERS)
+        self._recent: deque[tuple[int, int, int]] = deque(maxlen=RECENT_ANSWERS)
         self._answers = 0
 
-    def update(self, predicted: int, generated: int) -> float | None:
-        """Count an answer; after every `ANSWERS_BETWEEN_UPDATES` answers return tau of the recent ones, else None."""
-        self._recent.append((predicted, generated))
+    def update(self, prompt: int, predicted: int, generated: int) -> Ranking | None:
+        """Count an answer, lengths in tokens; after every `ANSWERS_BETWEEN_UPDATES` return the ranking, else None."""
+        self._recent.append((prompt, predicted, generated))
         self._answers += 1
-        return kendall_tau(*np.array(self._recent).T) if self._answers % ANSWERS_BETWEEN_UPDATES == 0 else None
+        due = self._answers % ANSWERS_BETWEEN_UPDATES == 0
+        return ranking(*np.array(self._recent, np.float64).T) if due else None
+
+
+def ranking(prompts: Floats, predicted: Floats, generated: Floats) -> Ranking:
+    """Return the ranking of answers by their prompts and their predicted and generated lengths in tokens.
+
+    Where the longest answers have short prompts, as chats beside code comments do, prompts mislead unless predictions
+    are good. The work that is compared is that of memory: cached tokens summed over the iterations.
+    """
+    tau = kendall_tau(predicted, generated)
+    counted, work = weighted(predicted, predicted.mean(), prediction_weight(tau)), cached_tokens(prompts, generated)
+    return Ranking(tau, kendall_tau(cached_tokens(prompts, counted), work) >= kendall_tau(counted, work))
+
+
+def cached_tokens(prompts: Floats, generated: Floats) -> Floats:
+    """Return the cached tokens of each answer, summed over its iterations."""
+    return generated * (prompts + generated / 2)
+
+
+def weighted(predicted: Floats, mean: float, weight: float) -> Floats:
+    """Return predicted lengths; the lower the weight of predictions, 0 to 1, the closer to their mean."""
+    return np.asarray(mean * (predicted / mean) ** weight, np.float64)
 
 
 def prediction_weight(tau: float | None) -> float:

@@ -22,7 +22,7 @@ from models.planning import leadership
 from models.planning.leadership import Lead
 from processes.outcomes import outcome_of
 from processes.published_models import load_active
-from scheduling.rank_correlation import kendall_tau
+from scheduling.rank_correlation import ranking
 
 # A refit reads this many newest answers or batches, and chooses the training set among them. More would lengthen the
 # query and the fit. Not tuned.
@@ -103,18 +103,18 @@ class RefitJobs:
         self.learned_until[kind] = float(candidate.data["until"])
 
     def _judge_predictions(self, connection: Connection, outcomes: Sequence[Outcome]) -> None:
-        """Publishes how well recent predictions ranked the answers; policies rely on predictions accordingly."""
+        """Publishes what recent answers say about predictions and prompts; policies rely on them accordingly."""
         judged = [o for o in known_lengths(outcomes) if o.predicted_tokens is not None]
         if len(judged) < FEWEST_JUDGED:
             return
-        predicted = np.array([o.predicted_tokens for o in judged], np.float64)
-        actual = np.array([o.generated_tokens for o in judged], np.float64)
+        lengths = [(o.prompt.prompt_tokens, o.predicted_tokens, o.generated_tokens) for o in judged]
+        ranked = ranking(*np.array(lengths, np.float64).T)
         by_application = {
             application: {name: getattr(scores, name) for name in ("n", "tau", "coverage", "mae")}
             for application, scores in accuracy_by_application(judged).items()
         }
-        state = {"n": len(judged), "tau": round(kendall_tau(predicted, actual), 4), "applications": by_application}
-        planner_state.write_service_state(connection, "prediction", state)
+        measured = {"n": len(judged), "tau": round(ranked.tau or 0.0, 4), "by_prompts": ranked.by_prompts}
+        planner_state.write_service_state(connection, "prediction", {**measured, "applications": by_application})
 
 
 @dataclass

@@ -52,7 +52,7 @@ class PageReads:
         self.scores = TtlCache(lambda: scores_by_application(self.predicted.get()), FIGURES_TTL_S, SPACING)
         self.prediction_charts = self._charts(prediction_charts)
         self.versions = self._cached(model_versions.list_all, FIGURES_TTL_S)
-        self.tau = self._cached(lambda session: planner_state.planner_inputs(session.connection()).tau, FIGURES_TTL_S)
+        self.tau = self._cached(lambda s: planner_state.planner_inputs(s.connection()).ranking.tau, FIGURES_TTL_S)
         # one cache for each of the OPEN_JOBS jobs whose pages were read last
         self.bulk_figures = lru_cache(OPEN_JOBS)(
             lambda job_id: self._cached(partial(bulk_figures, job_id=job_id), FIGURES_TTL_S)

@@ -9,8 +9,8 @@
 - Fairness: the tenant served least for its weight goes first (`length_buckets`); while none of this tenant's requests
   fits, other tenants go ahead by at most the service of its largest request.
 - End of a burst: once nothing waits, rows leave for a worker that has run dry (`scheduling.sharing.rebalancing`).
-- Guard: the lower the predictor's Kendall's tau, the less predictions change the order, down to FCFS
-  (`set_rank_correlation`).
+- Guard: the lower the predictor's Kendall's tau, the less predictions change the order, down to FCFS; prompts change it
+  only where recent answers are ranked no worse with them (`set_ranking`).
 
 No request starves. A request that is due (see `priority_key`) goes before all that are not. If a due request fits
 nowhere, one worker takes only requests that should end before the instant at which it was to fit there (`matching`),
@@ -30,7 +30,7 @@ from scheduling.policies.fusion.delay_cost import NO_WORK, DelayedRequests, dela
 from scheduling.policies.fusion.fleet_arrays import FleetArrays
 from scheduling.policies.fusion.join_buffer import JoinBuffer
 from scheduling.policies.fusion.leaving_rows import LeavingRows
-from scheduling.policies.fusion.length_buckets import LengthBuckets, TenantQueues, WaitingRequest
+from scheduling.policies.fusion.length_buckets import BucketHeads, LengthBuckets, TenantQueues, WaitingRequest
 from scheduling.policies.fusion.matching import WorkerReservation, candidate_workers, join_best_pairs
 from scheduling.policies.fusion.peak_limits import PeakLimits
 from scheduling.policies.fusion.priority_key import (
@@ -44,7 +44,7 @@ from scheduling.policies.fusion.priority_key import (
 )
 from scheduling.policies.fusion.serving_pace import ServingPace
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker, waiting_batch
-from scheduling.rank_correlation import prediction_weight
+from scheduling.rank_correlation import Ranking, prediction_weight, weighted
 from scheduling.request import Request, RowLength
 from scheduling.virtual_token_counters import Account, service_tokens
 
@@ -80,7 +80,7 @@ class Fusion(Policy):
         self._reservation = WorkerReservation()
         self._peak_limits = PeakLimits()
         self._pace = ServingPace()
-        self._prediction_weight = 1.0
+        self._prediction_weight, self._by_prompts = 1.0, True
         self._fleet: FleetArrays | None = None  # the fleet of the last decision
         self._in_background = False  # whether the latest request is a background request
 
@@ -105,9 +105,9 @@ class Fusion(Policy):
             return True
         return self._join_buffer.remove(request_id) is not None
 
-    def set_rank_correlation(self, tau: float | None) -> None:
-        """Let predictions change the order only as far as they rank requests correctly (`prediction_weight`)."""
-        self._prediction_weight = prediction_weight(tau)
+    def set_ranking(self, ranking: Ranking) -> None:
+        """Let predictions and prompts change the order only as far as they rank requests correctly."""
+        self._prediction_weight, self._by_prompts = prediction_weight(ranking.tau), ranking.by_prompts
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
         """Share the fleet among tenants by these weights from now on."""
@@ -212,7 +212,7 @@ class Fusion(Policy):
         workers = candidate_workers(fleet, heads)
         if not len(workers):
             return False
-        delays = delay_s(fleet, state.delayed, workers, heads.prefill, self._weighted(heads.remaining))
+        delays = delay_s(fleet, state.delayed, workers, *self._counted(heads))
         key = priority_keys(heads, delays, load, state.now)
         self._reservation.exclude_others(fleet, workers, buckets, key, state.now)
 
@@ -244,7 +244,7 @@ class Fusion(Policy):
         (tenant,) = self._queues.least_served(1)
         buckets = self._queues.by_tenant[tenant]
         heads = buckets.heads()
-        delays = delay_s(fleet, state.delayed, np.arange(len(fleet)), heads.prefill, self._weighted(heads.remaining))
+        delays = delay_s(fleet, state.delayed, np.arange(len(fleet)), *self._counted(heads))
         firsts = buckets.first_of_each(1)
         leaving: dict[int, tuple[str, ...]] = {}
         rows = self._leaving.make_way(fleet, state.delayed, firsts, delays, self._weighted, favour, state.now)
@@ -253,10 +253,15 @@ class Fusion(Policy):
             leaving[worker] = (row,)
         return leaving
 
+    def _counted(self, heads: BucketHeads) -> tuple[Floats, Floats]:
+        """Return prefill tokens and predicted lengths as they count in the order."""
+        rows, prefill_tokens, *_ = self._queues.backlog.total()
+        prefill = heads.prefill if self._by_prompts else np.full(len(heads.prefill), prefill_tokens / rows)
+        return prefill, self._weighted(heads.remaining)
+
     def _weighted(self, remaining: Floats) -> Floats:
         """Return predicted lengths; the less reliable these are, the closer to the waiting requests' mean remainder."""
-        mean = self._queues.mean_remaining()
-        return np.asarray(mean * (remaining / mean) ** self._prediction_weight, np.float64)
+        return weighted(remaining, self._queues.mean_remaining(), self._prediction_weight)
 
     def _reserve_worker(self, buckets: LengthBuckets, state: DecisionState) -> None:
         """If a request that is due or urgent fits nowhere, reserve the worker on which it will fit soonest."""

@@ -148,6 +148,7 @@ def test_how_well_recent_predictions_ranked_the_answers_is_written_for_the_plann
     ((state,),) = stage.sql("select value from service_state where name = 'prediction'")
     assert state["n"] == 60
     assert state["tau"] == 1.0  # predicted the number of words, which orders answers of twice as many perfectly
+    assert state["by_prompts"]
     assert state["applications"]["acme/copy"]["coverage"] == 1.0
 
 

@@ -22,6 +22,7 @@ from processes.planner_rules import PlannerRules
 from scheduling.costs import ProfiledCurves, ServingCurves
 from scheduling.kv_memory import KvMemory
 from scheduling.policy import Assignment, Policy, Worker
+from scheduling.rank_correlation import Ranking
 from scheduling.request import Request
 from scheduling.sharing.policy_factory import POLICIES, PolicySettings, make_policy
 from scheduling.simulation.engine_costs import EngineCosts
@@ -44,7 +45,7 @@ class Ask:
     """What a simulator told a policy until a decision, apart from new requests."""
 
     now: float
-    tau: float | None
+    ranking: Ranking
     # requests since the last decision that were preempted, or not done within their iteration limit
     returned: list[Request]
     rows: dict[str, int]  # tokens generated so far, by running request
@@ -62,7 +63,7 @@ class Recorder:
         self.feeds_at_decisions = feeds_at_decisions
         self.asks: list[Ask] = []
         self.decided: Decisions = []
-        self._tau: float | None = None
+        self._ranking = Ranking()
         self._added: set[str] = set()
         self._returned: list[Request] = []
         self._to_feed: list[Request] = []
@@ -82,13 +83,13 @@ class Recorder:
         else:
             self.policy.add(request, now)
 
-    def set_rank_correlation(self, tau: float | None) -> None:
-        self._tau = tau
-        self.policy.set_rank_correlation(tau)
+    def set_ranking(self, ranking: Ranking) -> None:
+        self._ranking = ranking
+        self.policy.set_ranking(ranking)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
         rows = {row.request.id: row.generated for worker in workers for row in worker.rows}
-        self.asks.append(Ask(now, self._tau, self._returned, rows))
+        self.asks.append(Ask(now, self._ranking, self._returned, rows))
         for request in sorted(self._to_feed, key=lambda request: (request.arrived_at, request.id)):
             self.policy.add(request, now)
         self._returned, self._to_feed = [], []
@@ -167,7 +168,7 @@ def served_live(
             write_progress(stage, ask.rows)
             known = set(stage.batches())
             with connection.begin():
-                planner.decide(replace(planner_state.planner_inputs(connection), now=ask.now, tau=ask.tau))
+                planner.decide(replace(planner_state.planner_inputs(connection), now=ask.now, ranking=ask.ranking))
             after = stage.batches()
             preempts = dict(stage.sql("select id, preempts from batches"))
             served += [(ask.now, *after[batch_id], sorted(preempts[batch_id])) for batch_id in after.keys() - known]

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from scheduling.rank_correlation import (
     ANSWERS_BETWEEN_UPDATES,
     RECENT_ANSWERS,
-    RankCorrelation,
+    RecentAnswers,
     kendall_tau,
     prediction_weight,
+    ranking,
 )
 from tests.unit.scheduling.scheduling_builders import examples
 
@@ -44,12 +45,36 @@ def test_tau_equals_pairs_looked_at_one_by_one(drawn: list[tuple[int, float]]) -
     assert kendall_tau(first, second) == expected
 
 
-def test_tau_of_the_recent_answers_is_computed_now_and_then() -> None:
-    recent = RankCorrelation()
-    right = [recent.update(number, number) for number in range(RECENT_ANSWERS)]
-    assert [tau for tau in right if tau is not None] == [1.0] * (RECENT_ANSWERS // ANSWERS_BETWEEN_UPDATES)
-    wrong = [recent.update(-number, number) for number in range(RECENT_ANSWERS, 2 * RECENT_ANSWERS)]
-    assert wrong[-1] == -1.0  # the right predictions of before no longer count
+def test_the_ranking_of_the_recent_answers_is_measured_now_and_then() -> None:
+    recent = RecentAnswers()
+    right = [recent.update(9, number, number) for number in range(1, RECENT_ANSWERS + 1)]
+    assert [each.tau for each in right if each] == [1.0] * (RECENT_ANSWERS // ANSWERS_BETWEEN_UPDATES)
+    wrong = [recent.update(9, 10_000 - number, number) for number in range(RECENT_ANSWERS, 2 * RECENT_ANSWERS)]
+    assert wrong[-1]
+    assert wrong[-1].tau == -1.0  # the right predictions of before no longer count
+
+
+@pytest.mark.parametrize(
+    ("why", "prompts", "predicted", "generated", "by_prompts"),
+    [
+        ("long prompts have long answers", [10, 20, 30, 40], [9, 9, 9, 9], [10, 20, 30, 40], True),
+        ("short prompts have long answers", [40, 30, 20, 10], [9, 9, 9, 9], [10, 200, 300, 400], False),
+        ("prompts mislead, and predictions are right", [900, 30, 20, 10], [10, 20, 30, 40], [10, 20, 30, 40], True),
+        (
+            "prompts mislead more than predictions",
+            [90, 60, 5, 4],
+            [10, 12, 30, 40],
+            [10, 200, 300, 400],
+            False,
+        ),
+        ("prompts are equal", [10, 10, 10, 10], [9, 8, 7, 6], [1, 2, 3, 4], True),
+        ("there is one answer", [10], [9], [8], True),
+    ],
+)
+def test_prompts_count_unless_estimates_rank_answers_better_without_them(
+    why: str, prompts: list[float], predicted: list[float], generated: list[float], by_prompts: bool
+) -> None:
+    assert ranking(*(np.array(each, np.float64) for each in (prompts, predicted, generated))).by_prompts == by_prompts
 
 
 @pytest.mark.parametrize(("tau", "weight"), [(None, 1.0), (1.0, 1.0), (0.5, sqrt(0.5)), (0.05, 0.0), (-1.0, 0.0)])

@@ -2,6 +2,7 @@ import pytest
 
 from scheduling.policies.fusion.fusion_policy import Fusion
 from scheduling.policy import RunningRow, Worker
+from scheduling.rank_correlation import Ranking
 from scheduling.request import RowLength
 from tests.unit.scheduling.scheduling_builders import SLOPED, a_paged_worker, a_request, a_row, a_worker, add_all, ids
 
@@ -96,10 +97,19 @@ def test_nobody_waits_for_a_tenant_whose_requests_no_worker_could_take() -> None
 @pytest.mark.parametrize(("tau", "first"), [(None, "s0"), (0.9, "s0"), (0.05, "long"), (-0.5, "long")])
 def test_predictions_change_the_order_only_if_they_rank_requests_rightly(tau: float | None, first: str) -> None:
     policy = Fusion()
-    policy.set_rank_correlation(tau)
+    policy.set_ranking(Ranking(tau))
     policy.add(a_request("long", predicted=20), 0.0)
     add_all(policy, [a_request(f"s{number}", at=1.0, predicted=6) for number in range(50)])
     assert served(policy, 1.0) == [first]
+
+
+@pytest.mark.parametrize(("by_prompts", "first"), [(True, "s0"), (False, "long")])
+def test_prompts_change_the_order_only_if_they_rank_requests_rightly(by_prompts: bool, first: str) -> None:
+    policy = Fusion()
+    policy.set_ranking(Ranking(0.9, by_prompts))
+    policy.add(a_request("long", length=25, predicted=2), 0.0)
+    add_all(policy, [a_request(f"s{number}", at=0.1, length=1, predicted=2) for number in range(50)])
+    assert served(policy, 0.1) == [first]
 
 
 @pytest.mark.parametrize(
