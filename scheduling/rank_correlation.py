@@ -20,7 +20,7 @@ class Ranking(NamedTuple):
     """What recent answers say about estimates of work: predictions' tau, and whether prompts make the order better."""
 
     tau: float | None = None  # Kendall's tau of predicted and true generation lengths; None while it is unknown
-    by_prompts: bool = True  # whether estimates rank the answers' work no worse with the prompts' lengths than without
+    by_prompts: bool = True  # whether estimates rank the answers' work as well with the prompts' lengths as without
 
 
 class RecentAnswers:
@@ -42,11 +42,13 @@ def ranking(prompts: Floats, predicted: Floats, generated: Floats) -> Ranking:
     """Return the ranking of answers by their prompts and their predicted and generated lengths in tokens.
 
     Where the longest answers have short prompts, as chats beside code comments do, prompts mislead unless predictions
-    are good. The work that is compared is that of memory: cached tokens summed over the iterations.
+    are good. They count unless estimates rank the work better without them by more than tau's standard error, 2 / (3√n)
+    for unrelated variables. The work that is compared is that of memory: cached tokens summed over the iterations.
     """
     tau = kendall_tau(predicted, generated)
     counted, work = weighted(predicted, predicted.mean(), prediction_weight(tau)), cached_tokens(prompts, generated)
-    return Ranking(tau, kendall_tau(cached_tokens(prompts, counted), work) >= kendall_tau(counted, work))
+    gained = kendall_tau(cached_tokens(prompts, counted), work) - kendall_tau(counted, work)
+    return Ranking(tau, gained >= -2 / (3 * math.sqrt(len(work))))
 
 
 def cached_tokens(prompts: Floats, generated: Floats) -> Floats:

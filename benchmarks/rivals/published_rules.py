@@ -194,7 +194,7 @@ class ShortestFirst(Fusion):
 
     def _load(self, fleet: FleetArrays) -> FleetLoad:
         """Return the load with a scale of the delay beside which arrivals do not count."""
-        return replace(super()._load(fleet), drain_s=1e9)
+        return replace(super()._load(fleet), drain_s=1e7)  # keys stay above those of urgent requests
 
 
 RIVALS: Mapping[str, Callable[[], Policy]] = {
