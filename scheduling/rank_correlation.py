@@ -20,7 +20,7 @@ class Ranking(NamedTuple):
     """What recent answers say about estimates of work: predictions' tau, and whether prompts make the order better."""
 
     tau: float | None = None  # Kendall's tau of predicted and true generation lengths; None while it is unknown
-    by_prompts: bool = True  # whether estimates rank the answers' work as well with the prompts' lengths as without
+    by_prompts: bool = True  # False: estimates rank the answers' work better without the prompts' lengths
 
 
 class RecentAnswers:
@@ -46,7 +46,8 @@ def ranking(prompts: Floats, predicted: Floats, generated: Floats) -> Ranking:
     for unrelated variables. The work that is compared is that of memory: cached tokens summed over the iterations.
     """
     tau = kendall_tau(predicted, generated)
-    counted, work = weighted(predicted, predicted.mean(), prediction_weight(tau)), cached_tokens(prompts, generated)
+    counted = weighted(predicted, max(1.0, predicted.mean()), prediction_weight(tau))
+    work = cached_tokens(prompts, generated)
     gained = kendall_tau(cached_tokens(prompts, counted), work) - kendall_tau(counted, work)
     return Ranking(tau, gained >= -2 / (3 * math.sqrt(len(work))))
 

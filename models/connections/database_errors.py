@@ -80,6 +80,14 @@ def is_away(error: BaseException) -> bool:
     return state == READ_ONLY or (state[:2] in PASSING and state != STATEMENT_CANCELLED)
 
 
+def is_unreachable(error: BaseException) -> bool:
+    """Returns whether the connection was lost or refused, so that a next statement would fail as well."""
+    if not isinstance(error, DBAPIError):
+        return False
+    state = getattr(error.orig, "sqlstate", None)
+    return error.connection_invalidated or (state[:2] == "08" if state else isinstance(error, OperationalError))
+
+
 def is_unfit(error: BaseException) -> bool:
     """Returns whether tables or rights do not fit, so that the statement succeeds once an operator has mended them."""
     return isinstance(error, DBAPIError) and isinstance(error.orig, UNFIT)

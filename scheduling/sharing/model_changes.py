@@ -37,7 +37,7 @@ class ModelChanges(PolicyOfEach[str, IsolatingPolicy]):
     """One policy for each model, all of one kind; an assignment that `loads` a model changes a worker to it."""
 
     def __init__(self, make_policy: Callable[[], IsolatingPolicy]) -> None:
-        """Make no policy yet; each one is made when the first request for its model comes."""
+        """Make no policy yet; each one is made when a request for its model or a worker with its rows comes."""
         super().__init__(make_policy)
         self._queues: dict[str, ModelQueue] = {}
         self._rows_return = self.mode == "continuous"  # whether a changing worker's rows come back; batches end first

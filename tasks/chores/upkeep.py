@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
 
 from models.bulk import bulk_jobs, stored_files
-from models.connections.database_errors import is_away
+from models.connections.database_errors import is_unreachable
 from models.connections.session import in_session, make_sessions
 from models.operations import minute_history, promise_book, request_histograms, service_history
 from models.tenants import usage
@@ -67,17 +67,19 @@ def do_upkeep(engine: Engine, retention_s: float) -> None:
 
 
 def do_each(*parts: Callable[[], object]) -> None:
-    """Does each part, also if others fail; raises what failed at the end, and at once if the database is away."""
-    failed = list[Exception]()
+    """Does each part, also if others fail; raises the first error at the end, or at once if no database is reached."""
+    first: Exception | None = None
     for part in parts:
         try:
             part()
         except Exception as error:  # whatever it is, it must not hold up the other parts
-            if is_away(error):
-                raise
-            failed.append(error)
-    if failed:
-        raise failed[0] if len(failed) == 1 else ExceptionGroup("several parts of the upkeep failed", failed)
+            if first is not None:
+                log.error("upkeep failed", error=next(iter(str(error).splitlines()), type(error).__name__))
+            first = first or error
+            if is_unreachable(error):
+                break
+    if first is not None:
+        raise first
 
 
 def repeat(chunk: Callable[[], int], full: int, for_s: float) -> int:

@@ -133,10 +133,11 @@ class FleetView:
         A row has the tokens that the last heartbeat says, and those of the seconds since by the estimated serving time.
         """
         started_at = now if batch.started_at is None else batch.started_at
-        untold_s = min(now - started_at, worker.heartbeat_age_s)
+        untold_s = max(0.0, min(now - started_at, worker.heartbeat_age_s))  # it may have begun after `now` was read
         requests, lengths = self._in_flight[batch.id].requests, worker.report.row_lengths
         longest = max((request.remaining for request in requests.values()), default=0)
-        gained = batch.progress_tokens + (int(longest * untold_s / batch.estimated_s) if batch.estimated_s > 0 else 0)
+        share = min(1.0, untold_s / batch.estimated_s) if batch.estimated_s > 0 else 0.0
+        gained = batch.progress_tokens + int(longest * share)
         for request in (requests[request_id] for request_id in batch.request_ids if request_id in requests):
             known = lengths[request.id].of(request) if request.id in lengths else request
             yield RunningRow(known, min(request.generated + gained, request.limit - 1), started_at)

@@ -10,7 +10,7 @@
   fits, other tenants go ahead by at most the service of its largest request.
 - End of a burst: once nothing waits, rows leave for a worker that has run dry (`scheduling.sharing.rebalancing`).
 - Guard: the lower the predictor's Kendall's tau, the less predictions change the order, down to FCFS; prompts change it
-  only where recent answers are ranked no worse with them (`set_ranking`).
+  unless recent answers are ranked better without them (`set_ranking`).
 
 No request starves. A request that is due (see `priority_key`) goes before all that are not. If a due request fits
 nowhere, one worker takes only requests that should end before the instant at which it was to fit there (`matching`),
@@ -24,7 +24,7 @@ from itertools import chain, zip_longest
 
 import numpy as np
 
-from scheduling.costs import Floats
+from scheduling.costs import Floats, Ints
 from scheduling.length_distributions import conditional_totals
 from scheduling.policies.fusion.delay_cost import NO_WORK, DelayedRequests, delay_s, seconds_per_feature, upper_edges
 from scheduling.policies.fusion.fleet_arrays import FleetArrays
@@ -165,7 +165,8 @@ class Fusion(Policy):
         seconds = seconds_per_feature(fleet) / len(fleet)
         seconds /= self._pace.pace(seconds)
         drain_s = float(seconds @ self._queues.backlog.total())
-        return FleetLoad(drain_s, float(fleet.step_s().mean()), seconds, self._favour)
+        prompt_tokens = None if self._by_prompts else self._queues.mean_prefill()
+        return FleetLoad(drain_s, float(fleet.step_s().mean()), seconds, self._favour, prompt_tokens)
 
     def _join_buffered(self, fleet: FleetArrays) -> None:
         """Add the buffered joiners to their worker's rows.
@@ -212,7 +213,7 @@ class Fusion(Policy):
         workers = candidate_workers(fleet, heads)
         if not len(workers):
             return False
-        delays = delay_s(fleet, state.delayed, workers, *self._counted(heads))
+        delays = self._delay_s(heads, workers, state)
         key = priority_keys(heads, delays, load, state.now)
         self._reservation.exclude_others(fleet, workers, buckets, key, state.now)
 
@@ -244,7 +245,7 @@ class Fusion(Policy):
         (tenant,) = self._queues.least_served(1)
         buckets = self._queues.by_tenant[tenant]
         heads = buckets.heads()
-        delays = delay_s(fleet, state.delayed, np.arange(len(fleet)), *self._counted(heads))
+        delays = delay_s(fleet, state.delayed, np.arange(len(fleet)), heads.prefill, self._weighted(heads.remaining))
         firsts = buckets.first_of_each(1)
         leaving: dict[int, tuple[str, ...]] = {}
         rows = self._leaving.make_way(fleet, state.delayed, firsts, delays, self._weighted, favour, state.now)
@@ -253,11 +254,17 @@ class Fusion(Policy):
             leaving[worker] = (row,)
         return leaving
 
-    def _counted(self, heads: BucketHeads) -> tuple[Floats, Floats]:
-        """Return prefill tokens and predicted lengths as they count in the order."""
-        rows, prefill_tokens, *_ = self._queues.backlog.total()
-        prefill = heads.prefill if self._by_prompts else np.full(len(heads.prefill), prefill_tokens / rows)
-        return prefill, self._weighted(heads.remaining)
+    def _delay_s(self, heads: BucketHeads, workers: Ints, state: DecisionState) -> Floats:
+        """Return the delays for `priority_keys`, (workers, requests).
+
+        Prompts that do not count in the order still decide between workers: each request's delays are scaled as one.
+        """
+        remaining, prompt_tokens = self._weighted(heads.remaining), state.load.prompt_tokens
+        delays = delay_s(state.fleet, state.delayed, workers, heads.prefill, remaining)
+        if prompt_tokens is None:
+            return delays
+        counted = delay_s(state.fleet, state.delayed, workers, np.full(len(remaining), prompt_tokens), remaining)
+        return np.asarray(delays * (counted.min(axis=0) / delays.min(axis=0)), np.float64)
 
     def _weighted(self, remaining: Floats) -> Floats:
         """Return predicted lengths; the less reliable these are, the closer to the waiting requests' mean remainder."""

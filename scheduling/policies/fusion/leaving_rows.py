@@ -78,9 +78,8 @@ class LeavingRows:
         may_leave = (generated - before >= np.maximum(before, 1)) & (due_at > now)
         may_leave[[name in self._row_of for name in fleet.names]] = False
         rest_s = np.where(may_leave, rest_s, 0.0)
-        columns = np.argsort(
-            -delay_s.min(axis=0), kind="stable"
-        ).tolist()  # the one that delays the others least is last
+        arrived = np.array([each.request.arrived_at for each in waiting])
+        columns = np.lexsort((-arrived, -delay_s.min(axis=0))).tolist()  # the one that delays the others least is last
         for _ in range(MOST_COMPARED):
             worker, row = divmod(int(rest_s.argmax()), rest_s.shape[1])
             if not columns:

@@ -243,6 +243,11 @@ class TenantQueues:
         """Return up to `count` tenants that have a waiting request, the least served first."""
         return self.counters.least_served(self.by_tenant)[:count]
 
+    def mean_prefill(self) -> float:
+        """Return the mean of the prefill tokens of the waiting requests, at least 1."""
+        rows, tokens, _, _ = self.backlog.total()
+        return max(1.0, tokens / max(1.0, rows))
+
     def mean_remaining(self) -> float:
         """Return the mean of the predicted remaining tokens of the waiting requests, at least 1."""
         rows, _, tokens, _ = self.backlog.total()

@@ -99,10 +99,10 @@ def test_a_worker_that_has_its_next_batch_already_does_not_count_as_idle():
 def test_rows_that_joined_have_the_tokens_of_the_last_heartbeat_and_those_that_are_estimated_since():
     requests = (request("a"), request("b", generated=3))
 
-    def generated(progress: int, heartbeat_age_s: float) -> list[int]:
+    def generated(progress: int, heartbeat_age_s: float, now: float = 2.0) -> list[int]:
         told = fleet_with(open_batch(1, "a", "b", joins=True, progress=progress), requests=requests)
         live = replace(LIVE, heartbeat_age_s=heartbeat_age_s)
-        (worker,) = told.workers([live], lambda worker: CURVES, 2.0, 0.0)["small"]
+        (worker,) = told.workers([live], lambda worker: CURVES, now, 0.0)["small"]
         assert worker.queued == 0
         return [row.generated for row in worker.rows]
 
@@ -111,6 +111,8 @@ def test_rows_that_joined_have_the_tokens_of_the_last_heartbeat_and_those_that_a
     assert generated(progress=6, heartbeat_age_s=0.4) == [7, 10]
     assert generated(progress=0, heartbeat_age_s=3.0) == [5, 8]
     assert generated(progress=1, heartbeat_age_s=0.0) == [1, 4]  # it is slower than estimated
+    assert generated(progress=0, heartbeat_age_s=9.0, now=9.0) == [10, 13]  # a heartbeat is late
+    assert generated(progress=0, heartbeat_age_s=0.4, now=-0.1) == [0, 3]  # it began after `now` was read
 
 
 def test_the_workers_own_prediction_of_a_row_takes_the_place_of_the_one_made_at_its_arrival():

@@ -1,5 +1,6 @@
 import pytest
 
+from scheduling.costs import ServingCurves
 from scheduling.policies.fusion.fusion_policy import Fusion
 from scheduling.policy import RunningRow, Worker
 from scheduling.rank_correlation import Ranking
@@ -110,6 +111,18 @@ def test_prompts_change_the_order_only_if_they_rank_requests_rightly(by_prompts:
     policy.add(a_request("long", length=25, predicted=2), 0.0)
     add_all(policy, [a_request(f"s{number}", at=0.1, length=1, predicted=2) for number in range(50)])
     assert served(policy, 0.1) == [first]
+
+
+@pytest.mark.parametrize("by_prompts", [True, False])
+@pytest.mark.parametrize("first", ["short", "long"])
+def test_prompts_that_do_not_change_the_order_still_decide_between_workers(first: str, by_prompts: bool) -> None:
+    policy, lengths = Fusion(), {"short": 20, "long": 1000}
+    policy.set_ranking(Ranking(0.9, by_prompts))
+    add_all(policy, [a_request(name, 0.1 * (name != first), length) for name, length in lengths.items()])
+    costs = ServingCurves(prefill=(0.001, 0.0, 0.0, 0.0), decode=(1e-4, 0.0, 0.0, 0.001))
+    rows = {name: [a_row(f"{name} {n}", length) for n in (0, 1)] for name, length in lengths.items()}
+    workers = [a_worker(f"of {name} rows", 40_000, costs, rows=rows[name]) for name in lengths]
+    assert ids(policy.assign(workers, 0.2)) == {"of short rows": [["short"]], "of long rows": [["long"]]}
 
 
 @pytest.mark.parametrize(

@@ -76,13 +76,20 @@ QUEUE_LOAD = FleetLoad(drain_s=20.0, step_s=0.1, seconds_per_feature=np.array([0
 NOT_DUE = (0.0, 0.0, 1e6, 0.0)
 
 
-def order_of(*requests: Request, served: dict[str, float] | None = None) -> list[str]:
+def order_of(*requests: Request, served: dict[str, float] | None = None, load: FleetLoad = QUEUE_LOAD) -> list[str]:
     queues = TenantQueues()
     for request in requests:
         queues.add(WaitingRequest(request, NOT_DUE))
     for tenant, tokens in (served or {}).items():
         queues.counters.charge(Account(tenant), tokens)
-    return [request.id for request in serving_order(queues.by_tenant, queues.counters, QUEUE_LOAD, 10.0)]
+    return [request.id for request in serving_order(queues.by_tenant, queues.counters, load, 10.0)]
+
+
+def test_prompts_that_do_not_count_in_decisions_do_not_count_in_the_order_that_is_shown() -> None:
+    own = replace(QUEUE_LOAD, seconds_per_feature=np.array([0.0, 0.1, 0.1, 0.001]))
+    waiting = a_request("long", length=500), a_request("short", at=1.0)
+    assert order_of(*waiting, load=own) == ["short", "long"]
+    assert order_of(*waiting, load=replace(own, prompt_tokens=255.0)) == ["long", "short"]
 
 
 def test_a_tenants_requests_come_by_key_so_short_ones_overtake() -> None:
