@@ -79,7 +79,7 @@ LINES = {
     # a response and the soonest one are solved in one pass, which each submission needs
     # rows leave for a worker that has run dry, and with favour=goodput for shorter requests
     # prompts count only where they rank recent answers
-    "scheduling": 9878,
+    "scheduling": 9877,
     "learning": 3501,  # the axes of the paper's KNN; rows that join
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
