@@ -41,8 +41,8 @@ class Favour:
 # For the mean: with a ratio of 4 in place of 2, in front of vLLM at 1.3 times saturation, P99 was a sixth higher and
 # the mean no lower; in simulated overload the mean was 0.89 to 0.98 times, and P99 1.0 to 1.2 times as high
 # (docs/results/outside_engines.md). The others were simulated (docs/results/rivals.md); a ratio of 1 alone gave 0.94 to
-# 1.03 of P99 for 1.00 to 1.17 of the mean. Rows that leave raised the share of good answers in 10 of 18 cells and lowered
-# it in 3; from 8 times the delay they gained less, from 2 they cost more P99.
+# 1.03 of P99 for 1.00 to 1.17 of the mean. Rows that leave raised the share of good answers in 10 of 18 cells and
+# lowered it in 3; from 8 times the delay they gained less, from 2 they cost more P99.
 FAVOURS = {"mean": Favour(1.0, 2.0), "tail": Favour(0.25, 2.0), "goodput": Favour(4.0, 4.0, 4.0)}
 
 # The least scale in seconds, so that the delay still decides between workers when nothing else waits. Any value far
