@@ -9,7 +9,7 @@ from pydantic_core import to_json
 from sqlalchemy import Connection
 
 from models.connections.sql import run, text
-from scheduling.rank_correlation import Ranking
+from scheduling.rank_correlation import RankCorrelation
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class PlannerInputs:
     now: float
     policy: str | None  # None: no policy was set, the planner's default is in force
     predictor_silent_s: float | None  # seconds since a predictor's last heartbeat; None before the first
-    ranking: Ranking  # what recent answers say about predictions and prompts
+    rank_correlation: RankCorrelation  # what recent answers say about predictions and prompts
     serving_time_version: str | None  # the serving time estimator in service
     weights: Mapping[str, float] = field(default_factory=dict)  # the tenants' weights other than 1
     paused: bool = False  # whether an operator has paused planning: then nothing is assigned
@@ -48,7 +48,7 @@ def planner_inputs(connection: Connection) -> PlannerInputs:
         """,
     )
     read = row._asdict()
-    return PlannerInputs(ranking=Ranking(read.pop("tau"), read.pop("by_prompts")), **read)
+    return PlannerInputs(rank_correlation=RankCorrelation(read.pop("tau"), read.pop("by_prompts")), **read)
 
 
 def set_policy(connection: Connection, name: str) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Protocol, TypeVar
 
 from scheduling.policy import Policy
-from scheduling.rank_correlation import Ranking
+from scheduling.rank_correlation import RankCorrelation
 
 
 class OuterPolicy(Policy, Protocol):
@@ -26,10 +26,10 @@ class OuterPolicy(Policy, Protocol):
         instants = (policy.wake_at(now) for policy in self._inner())
         return min((at for at in instants if at is not None), default=None)
 
-    def set_ranking(self, ranking: Ranking) -> None:
+    def set_rank_correlation(self, rank_correlation: RankCorrelation) -> None:
         """Pass on what recent answers say about predictions and prompts."""
         for policy in self._inner():
-            policy.set_ranking(ranking)
+            policy.set_rank_correlation(rank_correlation)
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
         """Pass on the tenants' weights."""
@@ -42,16 +42,16 @@ Inner = TypeVar("Inner", bound=Policy)
 
 
 class PolicyOfEach(OuterPolicy, Protocol[Key, Inner]):
-    """One inner policy for each key, all of one kind; one that is made later also gets the ranking and the weights."""
+    """One inner policy for each key, all of one kind; one that is made later also gets tau and the weights."""
 
     policies: dict[Key, Inner]
     weights: Mapping[str, float]  # the tenants' weights
-    _ranking: Ranking
+    rank_correlation: RankCorrelation
     _make_policy: Callable[[], Inner]
 
     def __init__(self, make_policy: Callable[[], Inner]) -> None:
         self._make_policy, self.mode = make_policy, make_policy().mode
-        self.policies, self.weights, self._ranking = {}, {}, Ranking()
+        self.policies, self.weights, self.rank_correlation = {}, {}, RankCorrelation()
 
     def _inner(self) -> Iterable[Inner]:
         return self.policies.values()
@@ -60,15 +60,15 @@ class PolicyOfEach(OuterPolicy, Protocol[Key, Inner]):
         """Return the policy of a key; make it at the first call."""
         if key not in self.policies:
             self.policies[key] = self._make_policy()
-            self.policies[key].set_ranking(self._ranking)
+            self.policies[key].set_rank_correlation(self.rank_correlation)
             self.policies[key].set_weights(self.weights)
         return self.policies[key]
 
-    def set_ranking(self, ranking: Ranking) -> None:
-        """Pass on the ranking, now and to policies that are made later."""
-        if ranking != self._ranking:
-            self._ranking = ranking
-            super().set_ranking(ranking)
+    def set_rank_correlation(self, rank_correlation: RankCorrelation) -> None:
+        """Pass on what they say, now and to policies that are made later."""
+        if rank_correlation != self.rank_correlation:
+            self.rank_correlation = rank_correlation
+            super().set_rank_correlation(rank_correlation)
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
         """Pass on the tenants' weights, now and to policies that are made later."""

@@ -27,7 +27,7 @@ from typing import Literal, Protocol
 
 from scheduling.costs import ServingTime
 from scheduling.kv_memory import KvMemory
-from scheduling.rank_correlation import Ranking
+from scheduling.rank_correlation import RankCorrelation
 from scheduling.request import Request, lacking, to_retry
 from scheduling.worker_facts import Loadable
 
@@ -149,7 +149,7 @@ class Policy(Protocol):
         """Return when to call `assign` again even if nothing happens, or None if it need not be called before."""
         return None
 
-    def set_ranking(self, ranking: Ranking) -> None:
+    def set_rank_correlation(self, rank_correlation: RankCorrelation) -> None:
         """Set what recent answers say about predicted lengths and prompts."""
         return None
 

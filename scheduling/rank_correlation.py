@@ -7,39 +7,39 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.costs import Floats
+from scheduling.costs import Floats, cached_tokens
 
-# In simulations RecentAnswers takes the place of the trainer, which publishes the ranking of the last 500 answers to a
+# In simulations RankedAnswers takes the place of the trainer, which publishes that of the last 500 answers to a
 # live planner. More answers make it less noisy, but slower to show that predictions became worse or better. Not tuned.
 RECENT_ANSWERS = 256
 ANSWERS_BETWEEN_UPDATES = 64
 MIN_TAU = 0.1  # with a lower tau predicted lengths do not count at all; not tuned
 
 
-class Ranking(NamedTuple):
+class RankCorrelation(NamedTuple):
     """What recent answers say about estimates of work: predictions' tau, and whether prompts make the order better."""
 
     tau: float | None = None  # Kendall's tau of predicted and true generation lengths; None while it is unknown
     by_prompts: bool = True  # False: estimates rank the answers' work better without the prompts' lengths
 
 
-class RecentAnswers:
-    """The latest answers, by which the ranking is measured anew at intervals."""
+class RankedAnswers:
+    """The latest answers, by which the rank correlation is measured anew at intervals."""
 
     def __init__(self) -> None:
         self._recent: deque[tuple[int, int, int]] = deque(maxlen=RECENT_ANSWERS)
         self._answers = 0
 
-    def update(self, prompt: int, predicted: int, generated: int) -> Ranking | None:
-        """Count an answer, lengths in tokens; after every `ANSWERS_BETWEEN_UPDATES` return the ranking, else None."""
+    def update(self, prompt: int, predicted: int, generated: int) -> RankCorrelation | None:
+        """Count an answer, in tokens; after every `ANSWERS_BETWEEN_UPDATES` return the rank correlation, else None."""
         self._recent.append((prompt, predicted, generated))
         self._answers += 1
         due = self._answers % ANSWERS_BETWEEN_UPDATES == 0
-        return ranking(*np.array(self._recent, np.float64).T) if due else None
+        return rank_correlation(*np.array(self._recent, np.float64).T) if due else None
 
 
-def ranking(prompts: Floats, predicted: Floats, generated: Floats) -> Ranking:
-    """Return the ranking of answers by their prompts and their predicted and generated lengths in tokens.
+def rank_correlation(prompts: Floats, predicted: Floats, generated: Floats) -> RankCorrelation:
+    """Return the rank correlation of answers from their prompts, predicted and generated lengths in tokens, (answers,).
 
     Where the longest answers have short prompts, as chats beside code comments do, prompts mislead unless predictions
     are good. They count unless estimates rank the work better without them by more than tau's standard error, 2 / (3√n)
@@ -49,12 +49,7 @@ def ranking(prompts: Floats, predicted: Floats, generated: Floats) -> Ranking:
     counted = weighted(predicted, max(1.0, predicted.mean()), prediction_weight(tau))
     work = cached_tokens(prompts, generated)
     gained = kendall_tau(cached_tokens(prompts, counted), work) - kendall_tau(counted, work)
-    return Ranking(tau, gained >= -2 / (3 * math.sqrt(len(work))))
-
-
-def cached_tokens(prompts: Floats, generated: Floats) -> Floats:
-    """Return the cached tokens of each answer, summed over its iterations."""
-    return generated * (prompts + generated / 2)
+    return RankCorrelation(tau, gained >= -2 / (3 * math.sqrt(len(work))))
 
 
 def weighted(predicted: Floats, mean: float, weight: float) -> Floats:

@@ -19,7 +19,7 @@ from scheduling.policies.fusion.fusion_policy import Fusion
 from scheduling.policies.fusion.length_buckets import WaitingRequest
 from scheduling.policies.fusion.priority_key import FleetLoad
 from scheduling.policy import Assignment, Policy, Worker
-from scheduling.rank_correlation import Ranking
+from scheduling.rank_correlation import RankCorrelation
 from scheduling.request import Request
 
 # The first quantum of rivals that go by tokens so far, and the quantum of a request that LTR promotes. Not tuned.
@@ -189,7 +189,7 @@ class ShortestFirst(Fusion):
         """Let a request wait that is never due."""
         self._queues.add(WaitingRequest(request, (1e12,) * 4))
 
-    def set_ranking(self, ranking: Ranking) -> None:
+    def set_rank_correlation(self, rank_correlation: RankCorrelation) -> None:
         """Trust predictions and prompts in full."""
 
     def _load(self, fleet: FleetArrays) -> FleetLoad:

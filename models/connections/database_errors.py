@@ -72,20 +72,18 @@ STATEMENT_CANCELLED = "57014"  # by a person or by a time-out; a statement that 
 
 def is_away(error: BaseException) -> bool:
     """Returns whether the database could not be reached or could not work, so that the statement may succeed later."""
-    if not isinstance(error, DBAPIError) or isinstance(error.orig, StatementTooSlow):
-        return False
-    state = getattr(error.orig, "sqlstate", None)
-    if state is None:
-        return isinstance(error, OperationalError) or error.connection_invalidated
-    return state == READ_ONLY or (state[:2] in PASSING and state != STATEMENT_CANCELLED)
+    state = getattr(error.orig, "sqlstate", None) if isinstance(error, DBAPIError) else None
+    passing = state is not None and state[:2] in PASSING and state != STATEMENT_CANCELLED
+    return passing or state == READ_ONLY or is_unreachable(error)
 
 
 def is_unreachable(error: BaseException) -> bool:
-    """Returns whether the connection was lost or refused, so that a next statement would fail as well."""
-    if not isinstance(error, DBAPIError):
+    """Returns whether there was no connection to the database, or no answer from it to any statement."""
+    if not isinstance(error, DBAPIError) or isinstance(error.orig, StatementTooSlow):
         return False
-    state = getattr(error.orig, "sqlstate", None)
-    return error.connection_invalidated or (state[:2] == "08" if state else isinstance(error, OperationalError))
+    if (state := getattr(error.orig, "sqlstate", None)) is not None:
+        return str(state).startswith("08")
+    return isinstance(error, OperationalError) or error.connection_invalidated
 
 
 def is_unfit(error: BaseException) -> bool:

@@ -73,7 +73,7 @@ def measured_work(connection: Connection, window_s: float, alive_s: float, most:
         counted={row.id: _times(row, fleet[0][1]) for row in counted},
         fleet=[Instance(worker.name, worker.memory, engine=engine) for worker, engine in fleet],
         costs=fleet[0][1],
-        ranking=inputs.ranking,
+        rank_correlation=inputs.rank_correlation,
         weights=inputs.weights,
     )
     measured = figures_of(work.counted.values(), len(counted))

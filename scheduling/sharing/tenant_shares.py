@@ -50,7 +50,7 @@ class TenantShares(PolicyOfEach[Account, Policy]):
             if len(self.policies) >= POLICIES_KEPT:
                 self.policies = {one: kept for one, kept in self.policies.items() if len(kept) or kept is self._last}
             if not self.policies:
-                self._last.set_ranking(self._ranking)
+                self._last.set_rank_correlation(self.rank_correlation)
                 self.policies[tenant] = self._last
         return super().policy_for(tenant)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.rank_correlation import Ranking
+from scheduling.rank_correlation import RankCorrelation
 from scheduling.sharing.policy_factory import POLICIES, PolicySettings, make_policy
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
@@ -54,7 +54,7 @@ class ServedWork:
     counted: Mapping[str, AnswerTimes]
     fleet: Sequence[Instance]
     costs: EngineCosts  # the costs of workers that have none of their own
-    ranking: Ranking  # what the service's recent answers say about predictions and prompts
+    rank_correlation: RankCorrelation  # what the service's recent answers say about predictions and prompts
     weights: Mapping[str, float]  # the tenants' weights
 
 
@@ -184,7 +184,7 @@ def figures_of(answered: Iterable[AnswerTimes], requests: int) -> LabFigures:
 
 def _simulated(policy: str, work: ServedWork, settings: PolicySettings, overheads: Overheads, goes_on: GoesOn) -> Trace:
     played = make_policy(policy, settings)
-    played.set_ranking(work.ranking)
+    played.set_rank_correlation(work.rank_correlation)
     played.set_weights(work.weights)
     arrivals = [
         replace(one, request=replace(one.request, arrived_at=one.request.arrived_at + overheads.delay_s))

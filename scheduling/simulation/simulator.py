@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 
 from scheduling.policy import Assignment, Policy, RunningRow, Worker
-from scheduling.rank_correlation import RecentAnswers
+from scheduling.rank_correlation import RankedAnswers
 from scheduling.request import Request, reserve_limit
 from scheduling.simulation.changing_worker import ChangingWorker
 from scheduling.simulation.engine_costs import EngineCosts
@@ -106,7 +106,7 @@ class Simulation:
         self._decision = DecisionTimer(tick_s)
 
         self._fleet = SimulatedFleet(policy.mode)
-        self._recent_answers = RecentAnswers()
+        self._ranked_answers = RankedAnswers()
         self._recorder = TraceRecorder(requests[0].arrived_at if requests else 0.0)
 
     def next_at(self) -> float:
@@ -200,9 +200,9 @@ class Simulation:
         match outcome:
             case RequestDone(request, generated):
                 self._recorder.answered(outcome, worker, now)
-                ranking = self._recent_answers.update(request.length, request.predicted, generated)
-                if ranking is not None:
-                    self._policy.set_ranking(ranking)
+                rank_correlation = self._ranked_answers.update(request.length, request.predicted, generated)
+                if rank_correlation is not None:
+                    self._policy.set_rank_correlation(rank_correlation)
                 self._decision.request(now)
             case Requeued(request, _):
                 self._recorder.requeued(outcome)

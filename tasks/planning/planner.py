@@ -30,7 +30,6 @@ from processes.planner_rules import PlannerRules
 from scheduling.costs import ServingTime
 from scheduling.forecast.forecast import next_step_s
 from scheduling.policy import Worker
-from scheduling.rank_correlation import Ranking
 from scheduling.request import Request
 from scheduling.sharing.policy_factory import UnknownPolicy, favour_of
 from tasks.planning.budget_gate import BudgetGate
@@ -150,7 +149,7 @@ class Planner:
         resent = self._recover(inputs)
         live = live_fleet.live_workers(self._connection, self._rules.alive_s)
         if not all(self._lacking.get(worker.model, Lacking()).explains(worker.lacks) for worker in live):
-            self._adopt_abilities(self._heard_workers(), inputs.ranking)  # a new worker differs from the known ones
+            self._adopt_abilities(self._heard_workers())  # a new worker differs from the known ones
         self._estimates.pool(live)
         self._feed(live, now)
         self._settle()
@@ -187,9 +186,9 @@ class Planner:
         return unloaded | {model: self._fleet.present_work(of_model, costs) for model, of_model in workers.items()}
 
     def _adopt(self, inputs: PlannerInputs) -> None:
-        """Adopts the policy in force, the serving time estimator, the ranking and the tenants' weights."""
+        """Adopts the policy in force, the serving time estimator, the predictions' tau and the tenants' weights."""
         self._estimates.adopt(self._connection, inputs.serving_time_version)
-        self._policies.set_ranking(inputs.ranking)
+        self._policies.set_rank_correlation(inputs.rank_correlation)
         self._policies.set_weights(inputs.weights)
         self._adopt_hours(inputs)
         self._budgets.adopt(self._policies, self._rules.fetched_at_once)
@@ -203,18 +202,18 @@ class Planner:
             log.error("policy not changed", error=str(error))
             return
         log.info("policy changed", before=self._policies.policy, now=policy)
-        self._begin_with(policies, inputs.ranking)
+        self._begin_with(policies)
 
     def _adopt_hours(self, inputs: PlannerInputs) -> None:
         """Reads the queue again when off-peak hours begin or end: policies have off-peak requests only within them."""
         before, self._off_peak_at = self._off_peak_at, off_peak_at(self._rules.off_peak, inputs.now)
         if (before is None) is not (self._off_peak_at is None):
             log.info("off-peak hours change", begin_at=self._off_peak_at)
-            self._read_queue_again(inputs.ranking, self._policies.differing_abilities)
+            self._read_queue_again(self._policies.differing_abilities)
 
-    def _begin_with(self, policies: PoliciesByModel, ranking: Ranking) -> None:
+    def _begin_with(self, policies: PoliciesByModel) -> None:
         """Replaces the policies and draws a new epoch, so that every queued request is fed to them again."""
-        policies.set_ranking(ranking)
+        policies.set_rank_correlation(self._policies.rank_correlation)
         policies.set_weights(self._policies.weights)
         self._policies, self._epoch = policies, planner_state.next_epoch(self._connection)
 
@@ -248,11 +247,11 @@ class Planner:
         self._recovery.end_what_was_lost(inputs)
         heard = self._heard_workers()
         self._adopt_largest(live_fleet.largest_workers(heard))
-        self._adopt_abilities(heard, inputs.ranking)
+        self._adopt_abilities(heard)
         self._policies.discard_all(self._recovery.ended_without_answer())
         unserved = {model: len(policy) for model, policy in self._policies if model in self._unserved_since}
         if self._recovery.some_are_gone(unserved):
-            self._read_queue_again(inputs.ranking, self._policies.differing_abilities)
+            self._read_queue_again(self._policies.differing_abilities)
         return self._recovery.messages_to_send_again(inputs.now)
 
     def _feed(self, live: Sequence[RegisteredWorker], now: float) -> None:
@@ -280,10 +279,7 @@ class Planner:
         self._forecasts.add_arrivals(queued, now)
 
     def _too_early(self, request: Request) -> bool:
-        """Returns whether the request waits for off-peak hours, at whose beginning it is fetched again.
-
-        What has begun goes on.
-        """
+        """Returns whether the request has not begun and waits for off-peak hours, when it is fetched again."""
         return request.tier == "off_peak" and self._off_peak_at is not None and not request.generated
 
     def _fits_nowhere(self, one: QueuedRequest) -> bool:
@@ -306,15 +302,15 @@ class Planner:
             if tokens < before.get(model, 0):
                 self._fail_too_large(model)
 
-    def _adopt_abilities(self, heard: Iterable[RegisteredWorker], ranking: Ranking) -> None:
+    def _adopt_abilities(self, heard: Iterable[RegisteredWorker]) -> None:
         """Adopts the abilities that workers lack; replaces the policies if workers of a model now differ in others."""
         self._lacking = live_fleet.lacking(heard)
         differing = {model: lacking.some for model, lacking in self._lacking.items() if lacking.some}
         if differing != self._policies.differing_abilities:
-            self._read_queue_again(ranking, differing)
+            self._read_queue_again(differing)
 
-    def _read_queue_again(self, ranking: Ranking, differing: Mapping[str, frozenset[str]]) -> None:
-        self._begin_with(PoliciesByModel(self._policies.policy, self._rules.settings, differing), ranking)
+    def _read_queue_again(self, differing: Mapping[str, frozenset[str]]) -> None:
+        self._begin_with(PoliciesByModel(self._policies.policy, self._rules.settings, differing))
 
     def _settle(self) -> None:
         """Updates the batches in flight; remembers those that have ended, for the mean of recent serving times."""

@@ -22,7 +22,7 @@ from models.planning import leadership
 from models.planning.leadership import Lead
 from processes.outcomes import outcome_of
 from processes.published_models import load_active
-from scheduling.rank_correlation import ranking
+from scheduling.rank_correlation import rank_correlation
 
 # A refit reads this many newest answers or batches, and chooses the training set among them. More would lengthen the
 # query and the fit. Not tuned.
@@ -108,7 +108,7 @@ class RefitJobs:
         if len(judged) < FEWEST_JUDGED:
             return
         lengths = [(o.prompt.prompt_tokens, o.predicted_tokens, o.generated_tokens) for o in judged]
-        ranked = ranking(*np.array(lengths, np.float64).T)
+        ranked = rank_correlation(*np.array(lengths, np.float64).T)
         by_application = {
             application: {name: getattr(scores, name) for name in ("n", "tau", "coverage", "mae")}
             for application, scores in accuracy_by_application(judged).items()

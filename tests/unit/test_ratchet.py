@@ -52,7 +52,7 @@ LINES = {
     # quotes of batches; budgets of batches and where they pause
     # repeats of calls whose quote is over or whose deadline is far by now; deadlines before promised times;
     # keys of tenants that are removed
-    "webapp": 8326,  # the id that clients of /v1/messages read; times only where a policy has some
+    "webapp": 8327,  # the id that clients of /v1/messages read; times only where a policy has some
     # custom tools, grammars, nulls; usage of a batch; what other services' clients send; Anthropic's messages
     # progress of every stream, also in comments, and tokens left
     # quotes, promises and their book; those of batches, and budgets, which are asked again when a quote is accepted
@@ -65,7 +65,7 @@ LINES = {
     # they wait for a bounded time, and begin when they join
     # budgets are read less often while a read takes long
     # a part of the upkeep that fails holds up no other part
-    "tasks": 5846,
+    "tasks": 5842,
     "processes": 1564,  # the script that starts a child lies here: the trainer lowers its priority with it; prices
     # a tenant's priorities share buckets; deadlines are judged and moved a bounded number at a time; models keep their
     # only worker; a peak of memory may be exceeded by a factor; simulated rows wait for memory at their worker;
@@ -79,7 +79,7 @@ LINES = {
     # a response and the soonest one are solved in one pass, which each submission needs
     # rows leave for a worker that has run dry, and with favour=goodput for shorter requests
     # prompts count only where they rank recent answers
-    "scheduling": 9877,
+    "scheduling": 9878,
     "learning": 3501,  # the axes of the paper's KNN; rows that join
     # fingerprints; grammars; growing answers are read piece by piece; rows beside long prompts; models of several media
     # a server's tokenizer is tried for its ids; which stop string ended an answer
@@ -98,7 +98,7 @@ LINES = {
     # withdraws promises, ends forecasts, and leaves requests in the database alone; its work wants no worker; promises
     # are judged by model; months of usage
     # whether a call is a repeat; twins of several large answers, and expired charges, are bounded a step
-    "models": 10_431,
+    "models": 10_429,
     # a start says what it waits for; the removal of a tenant; the audit of commands; an agent reads vectors and scores;
     # examples of longer toy texts
     # a chat shows how long its answer still takes; requests of a load may be sent with quotes; budgets that need prices

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from models import model_versions, planner_state
+from models import model_versions
 from models.connections.session import in_session
 from models.connections.sql import database_clock
 from models.operations import application_figures, fleet_use, operator_jobs, operator_overview, service_history
@@ -18,6 +18,7 @@ from models.operations.bulk_figures import bulk_figures
 from models.operations.fleet_use import FleetState
 from models.operations.operator_jobs import QueuedJob
 from models.operations.operator_overview import RequestCounts
+from models.planner_state import planner_inputs
 from models.planning.queue_snapshot import QueueSnapshot, read_queue_snapshot
 from processes.ttl_cache import TtlCache
 from webapp.dashboard.charts.page_charts import RANGES, ChartRange, prediction_charts, service_charts
@@ -52,7 +53,7 @@ class PageReads:
         self.scores = TtlCache(lambda: scores_by_application(self.predicted.get()), FIGURES_TTL_S, SPACING)
         self.prediction_charts = self._charts(prediction_charts)
         self.versions = self._cached(model_versions.list_all, FIGURES_TTL_S)
-        self.tau = self._cached(lambda s: planner_state.planner_inputs(s.connection()).ranking.tau, FIGURES_TTL_S)
+        self.tau = self._cached(lambda s: planner_inputs(s.connection()).rank_correlation.tau, FIGURES_TTL_S)
         # one cache for each of the OPEN_JOBS jobs whose pages were read last
         self.bulk_figures = lru_cache(OPEN_JOBS)(
             lambda job_id: self._cached(partial(bulk_figures, job_id=job_id), FIGURES_TTL_S)

@@ -154,7 +154,7 @@ class ServiceCollector(Collector):
             finished = ended_totals(session)
             found = process_heartbeats.processes(session.connection())
             snapshot = read_queue_snapshot(session)
-            tau = planner_state.planner_inputs(session.connection()).ranking.tau
+            tau = planner_state.planner_inputs(session.connection()).rank_correlation.tau
             fleet = workers_in_use(session)
             signals = read_signals(session)
             histograms = request_histograms.read(session)

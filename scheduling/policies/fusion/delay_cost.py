@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduling.costs import Floats, Ints
+from scheduling.costs import Floats, Ints, cached_tokens
 from scheduling.policies.fusion.fleet_arrays import FleetArrays
 from scheduling.request import Request
 
@@ -47,7 +47,7 @@ UPPER_EDGES = np.exp(LENGTH_STEP * np.arange(1, LENGTH_STEPS + 1))  # the upper 
 def work_features(request: Request) -> WorkFeatures:
     """Return the features of one request that is about to be prefilled."""
     prefill, remaining = request.prefill, request.remaining
-    return 1.0, prefill, remaining, remaining * (prefill + remaining / 2)
+    return 1.0, prefill, remaining, cached_tokens(prefill, remaining)
 
 
 def seconds_per_feature(fleet: FleetArrays) -> Floats:

@@ -10,7 +10,7 @@
   fits, other tenants go ahead by at most the service of its largest request.
 - End of a burst: once nothing waits, rows leave for a worker that has run dry (`scheduling.sharing.rebalancing`).
 - Guard: the lower the predictor's Kendall's tau, the less predictions change the order, down to FCFS; prompts change it
-  unless recent answers are ranked better without them (`set_ranking`).
+  unless recent answers are ranked better without them (`set_rank_correlation`).
 
 No request starves. A request that is due (see `priority_key`) goes before all that are not. If a due request fits
 nowhere, one worker takes only requests that should end before the instant at which it was to fit there (`matching`),
@@ -44,7 +44,7 @@ from scheduling.policies.fusion.priority_key import (
 )
 from scheduling.policies.fusion.serving_pace import ServingPace
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker, waiting_batch
-from scheduling.rank_correlation import Ranking, prediction_weight, weighted
+from scheduling.rank_correlation import RankCorrelation, prediction_weight, weighted
 from scheduling.request import Request, RowLength
 from scheduling.virtual_token_counters import Account, service_tokens
 
@@ -105,9 +105,9 @@ class Fusion(Policy):
             return True
         return self._join_buffer.remove(request_id) is not None
 
-    def set_ranking(self, ranking: Ranking) -> None:
+    def set_rank_correlation(self, rank_correlation: RankCorrelation) -> None:
         """Let predictions and prompts change the order only as far as they rank requests correctly."""
-        self._prediction_weight, self._by_prompts = prediction_weight(ranking.tau), ranking.by_prompts
+        self._prediction_weight, self._by_prompts = prediction_weight(rank_correlation.tau), rank_correlation.by_prompts
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
         """Share the fleet among tenants by these weights from now on."""
@@ -213,7 +213,7 @@ class Fusion(Policy):
         workers = candidate_workers(fleet, heads)
         if not len(workers):
             return False
-        delays = self._delay_s(heads, workers, state)
+        delays = self._delays(heads, workers, state)
         key = priority_keys(heads, delays, load, state.now)
         self._reservation.exclude_others(fleet, workers, buckets, key, state.now)
 
@@ -254,7 +254,7 @@ class Fusion(Policy):
             leaving[worker] = (row,)
         return leaving
 
-    def _delay_s(self, heads: BucketHeads, workers: Ints, state: DecisionState) -> Floats:
+    def _delays(self, heads: BucketHeads, workers: Ints, state: DecisionState) -> Floats:
         """Return the delays for `priority_keys`, (workers, requests).
 
         Prompts that do not count in the order still decide between workers: each request's delays are scaled as one.

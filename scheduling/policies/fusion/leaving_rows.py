@@ -81,9 +81,9 @@ class LeavingRows:
         arrived = np.array([each.request.arrived_at for each in waiting])
         columns = np.lexsort((-arrived, -delay_s.min(axis=0))).tolist()  # the one that delays the others least is last
         for _ in range(MOST_COMPARED):
-            worker, row = divmod(int(rest_s.argmax()), rest_s.shape[1])
             if not columns:
                 return
+            worker, row = divmod(int(rest_s.argmax()), rest_s.shape[1])
             least_s = favour.leaves_from * (delay_s[worker, columns[-1]] + again_s[worker, row])
             if rest_s[worker, row] < least_s:
                 return

@@ -15,7 +15,7 @@ from itertools import chain
 from scheduling.costs import ServingTime, linearized
 from scheduling.outer_policy import OuterPolicy
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker, batch_shape
-from scheduling.rank_correlation import Ranking
+from scheduling.rank_correlation import RankCorrelation
 from scheduling.request import Request
 from scheduling.sharing.background.background_feed import BackgroundFeed
 from scheduling.sharing.background.deadlines import Deadlines
@@ -73,10 +73,10 @@ class BackgroundLast(OuterPolicy):
             self._deadlines.remove(request)
         return self._others.discard(request_id) or request is not None
 
-    def set_ranking(self, ranking: Ranking) -> None:
+    def set_rank_correlation(self, rank_correlation: RankCorrelation) -> None:
         """Order background requests by their predictions only while predictions rank answers."""
-        self._background.queue.set_ranking(ranking)
-        super().set_ranking(ranking)
+        self._background.queue.set_rank_correlation(rank_correlation)
+        super().set_rank_correlation(rank_correlation)
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
         """Share the fleet and the spare capacity among tenants by these weights."""

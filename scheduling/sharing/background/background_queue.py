@@ -18,7 +18,7 @@ from typing import Any
 
 from scheduling.arrival_queue import ArrivalQueue
 from scheduling.policy import RunningRow
-from scheduling.rank_correlation import Ranking, prediction_weight
+from scheduling.rank_correlation import RankCorrelation, prediction_weight
 from scheduling.request import Job, Request, job_of
 from scheduling.virtual_token_counters import VirtualTokenCounters, service_tokens
 
@@ -76,9 +76,9 @@ class BackgroundQueue:
         lines.sort_by(self._key)
         return lines
 
-    def set_ranking(self, ranking: Ranking) -> None:
+    def set_rank_correlation(self, rank_correlation: RankCorrelation) -> None:
         """Order lines by predicted answers only while the predictions rank true answers."""
-        self._key = longest_first if prediction_weight(ranking.tau) else shortest_prompt_first
+        self._key = longest_first if prediction_weight(rank_correlation.tau) else shortest_prompt_first
 
     @property
     def jobs(self) -> list[Job]:

@@ -16,7 +16,7 @@ from learning.features.text_encoders import make_encoder
 from learning.predictors.predictor_factory import make_predictor
 from learning.store import load
 from models import model_versions, planner_state
-from scheduling.rank_correlation import Ranking
+from scheduling.rank_correlation import RankCorrelation
 from tasks.training.refit_jobs import EarlyRefits, RefitJobs
 from tests.integration.database_stage import Stage, eventually
 
@@ -151,13 +151,13 @@ def test_how_well_recent_predictions_ranked_the_answers_is_written_for_the_plann
     assert state["tau"] == 1.0  # predicted the number of words, which orders answers of twice as many perfectly
     assert state["by_prompts"]
     with stage.database.begin() as connection:
-        assert planner_state.planner_inputs(connection).ranking == Ranking(1.0, by_prompts=True)
+        assert planner_state.planner_inputs(connection).rank_correlation == RankCorrelation(1.0, by_prompts=True)
         for told, by_prompts in (
             ({"tau": 0.2, "by_prompts": False}, False),
             ({"tau": 0.2}, True),
         ):  # the latter of 1.0.0
             planner_state.write_service_state(connection, "prediction", told)
-            assert planner_state.planner_inputs(connection).ranking == Ranking(0.2, by_prompts)
+            assert planner_state.planner_inputs(connection).rank_correlation == RankCorrelation(0.2, by_prompts)
     assert state["applications"]["acme/copy"]["coverage"] == 1.0
 
 

@@ -22,7 +22,7 @@ from processes.planner_rules import PlannerRules
 from scheduling.costs import ProfiledCurves, ServingCurves
 from scheduling.kv_memory import KvMemory
 from scheduling.policy import Assignment, Policy, Worker
-from scheduling.rank_correlation import Ranking
+from scheduling.rank_correlation import RankCorrelation
 from scheduling.request import Request
 from scheduling.sharing.policy_factory import POLICIES, PolicySettings, make_policy
 from scheduling.simulation.engine_costs import EngineCosts
@@ -45,7 +45,7 @@ class Ask:
     """What a simulator told a policy until a decision, apart from new requests."""
 
     now: float
-    ranking: Ranking
+    rank_correlation: RankCorrelation
     # requests since the last decision that were preempted, or not done within their iteration limit
     returned: list[Request]
     rows: dict[str, int]  # tokens generated so far, by running request
@@ -63,7 +63,7 @@ class Recorder:
         self.feeds_at_decisions = feeds_at_decisions
         self.asks: list[Ask] = []
         self.decided: Decisions = []
-        self._ranking = Ranking()
+        self._rank_correlation = RankCorrelation()
         self._added: set[str] = set()
         self._returned: list[Request] = []
         self._to_feed: list[Request] = []
@@ -83,13 +83,13 @@ class Recorder:
         else:
             self.policy.add(request, now)
 
-    def set_ranking(self, ranking: Ranking) -> None:
-        self._ranking = ranking
-        self.policy.set_ranking(ranking)
+    def set_rank_correlation(self, rank_correlation: RankCorrelation) -> None:
+        self._rank_correlation = rank_correlation
+        self.policy.set_rank_correlation(rank_correlation)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
         rows = {row.request.id: row.generated for worker in workers for row in worker.rows}
-        self.asks.append(Ask(now, self._ranking, self._returned, rows))
+        self.asks.append(Ask(now, self._rank_correlation, self._returned, rows))
         for request in sorted(self._to_feed, key=lambda request: (request.arrived_at, request.id)):
             self.policy.add(request, now)
         self._returned, self._to_feed = [], []
@@ -168,7 +168,11 @@ def served_live(
             write_progress(stage, ask.rows)
             known = set(stage.batches())
             with connection.begin():
-                planner.decide(replace(planner_state.planner_inputs(connection), now=ask.now, ranking=ask.ranking))
+                planner.decide(
+                    replace(
+                        planner_state.planner_inputs(connection), now=ask.now, rank_correlation=ask.rank_correlation
+                    )
+                )
             after = stage.batches()
             preempts = dict(stage.sql("select id, preempts from batches"))
             served += [(ask.now, *after[batch_id], sorted(preempts[batch_id])) for batch_id in after.keys() - known]

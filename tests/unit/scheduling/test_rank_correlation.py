@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from scheduling.rank_correlation import (
     ANSWERS_BETWEEN_UPDATES,
     RECENT_ANSWERS,
-    RecentAnswers,
+    RankedAnswers,
     kendall_tau,
     prediction_weight,
-    ranking,
+    rank_correlation,
 )
 from tests.unit.scheduling.scheduling_builders import examples
 
@@ -45,8 +45,8 @@ def test_tau_equals_pairs_looked_at_one_by_one(drawn: list[tuple[int, float]]) -
     assert kendall_tau(first, second) == expected
 
 
-def test_the_ranking_of_the_recent_answers_is_measured_now_and_then() -> None:
-    recent = RecentAnswers()
+def test_the_ranking_of_the_ranked_answers_is_measured_now_and_then() -> None:
+    recent = RankedAnswers()
     right = [recent.update(9, number, number) for number in range(1, RECENT_ANSWERS + 1)]
     assert [each.tau for each in right if each] == [1.0] * (RECENT_ANSWERS // ANSWERS_BETWEEN_UPDATES)
     wrong = [recent.update(9, 10_000 - number, number) for number in range(RECENT_ANSWERS, 2 * RECENT_ANSWERS)]
@@ -79,7 +79,10 @@ SHUFFLED = [*np.random.default_rng(1).permutation(30) + 1.0]
 def test_prompts_count_unless_estimates_rank_answers_better_without_them(
     why: str, prompts: list[float], predicted: list[float], generated: list[float], by_prompts: bool
 ) -> None:
-    assert ranking(*(np.array(each, np.float64) for each in (prompts, predicted, generated))).by_prompts == by_prompts
+    assert (
+        rank_correlation(*(np.array(each, np.float64) for each in (prompts, predicted, generated))).by_prompts
+        == by_prompts
+    )
 
 
 @pytest.mark.parametrize(("tau", "weight"), [(None, 1.0), (1.0, 1.0), (0.5, sqrt(0.5)), (0.05, 0.0), (-1.0, 0.0)])

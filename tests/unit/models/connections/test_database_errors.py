@@ -2,7 +2,8 @@ import psycopg
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from models.connections.database_errors import is_away, message_without_values
+from models.connections.bounded_connection import DatabaseSilent, StatementTooSlow
+from models.connections.database_errors import is_away, is_unreachable, message_without_values
 
 
 @pytest.mark.parametrize("kind", [psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError])
@@ -37,3 +38,19 @@ def test_only_the_state_is_kept_where_postgres_quotes_the_value():
 )
 def test_a_statement_may_succeed_later_once_the_server_works_or_is_a_primary_again(error: psycopg.Error, away: bool):
     assert is_away(DBAPIError.instance("select", None, error, psycopg.Error)) is away
+
+
+@pytest.mark.parametrize(
+    ("error", "unreachable"),
+    [
+        (psycopg.OperationalError("connection refused"), True),
+        (psycopg.errors.ConnectionFailure(), True),
+        (DatabaseSilent(), True),
+        (StatementTooSlow(), False),
+        (psycopg.errors.DiskFull(), False),
+        (psycopg.errors.DeadlockDetected(), False),
+    ],
+)
+def test_other_statements_are_worth_a_try_unless_there_is_no_connection(error: psycopg.Error, unreachable: bool):
+    assert is_unreachable(DBAPIError.instance("select", None, error, psycopg.Error)) is unreachable
+    assert is_away(DBAPIError.instance("select", None, error, psycopg.Error)) is not isinstance(error, StatementTooSlow)

@@ -12,7 +12,7 @@ from scheduling.policies.magnus import MagnusPolicy
 from scheduling.policies.scls import SliceLevel
 from scheduling.policies.sequence import SequenceScheduling
 from scheduling.policy import Assignment, Policy
-from scheduling.rank_correlation import Ranking
+from scheduling.rank_correlation import RankCorrelation
 from scheduling.sharing.policy_factory import POLICIES, PolicySettings, make_policy
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
@@ -131,7 +131,7 @@ def test_the_queue_shows_each_request_once_and_forgets_what_is_discarded(name: s
     assert sorted(shown) == sorted(arrival.request.id for arrival in arrivals)
     assert len(policy) == len(arrivals)
     for place, request_id in enumerate(shown):
-        policy.set_ranking(Ranking(0.5))
+        policy.set_rank_correlation(RankCorrelation(0.5))
         assert policy.discard(request_id)
         assert not policy.discard(request_id)
         assert len(policy) == len(arrivals) - place - 1

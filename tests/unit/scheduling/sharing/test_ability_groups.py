@@ -14,7 +14,7 @@ from scheduling.kv_memory import KvMemory
 from scheduling.policies.fusion.fusion_policy import Fusion
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policy import Assignment, Worker
-from scheduling.rank_correlation import Ranking
+from scheduling.rank_correlation import RankCorrelation
 from scheduling.request import Request
 from scheduling.sharing.ability_groups import MOST_PREFIXES, AbilityGroups, PrefixHolders
 from scheduling.sharing.policy_factory import POLICIES, PolicySettings, make_policy
@@ -194,7 +194,7 @@ def test_each_group_is_told_how_well_predictions_rank_and_the_first_to_wake_is_s
     policy = AbilityGroups(Fusion)
     policy.add(needing("json", JSON), 0.0)
     assert policy.wake_at(0.0) is None
-    policy.set_ranking(Ranking(0.5))
+    policy.set_rank_correlation(RankCorrelation(0.5))
     policy.add(needing("later", LOGPROBS), 0.0)
     running = a_worker("w", rows=[a_row(f"row{n}", predicted=500) for n in range(8)], costs=SLOPED)
     assert policy.assign([running], 0.0) == []  # a join is not worth the stop of eight rows yet

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scheduling.policies.baton import Baton
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policy import Assignment
-from scheduling.rank_correlation import Ranking
+from scheduling.rank_correlation import RankCorrelation
 from scheduling.request import Request
 from scheduling.sharing.isolation import IsolatingPolicy
 from scheduling.sharing.policy_factory import POLICIES, PolicySettings, make_policy
@@ -115,7 +115,7 @@ def test_what_waits_apart_is_shown_first_counted_and_can_be_discarded() -> None:
 
 def test_everything_else_is_the_policys_own() -> None:
     policy = make_policy("scls", PolicySettings())
-    policy.set_ranking(Ranking(0.5))
+    policy.set_rank_correlation(RankCorrelation(0.5))
     policy.out_of_memory(Assignment("w", (a_request("a"), a_request("b"))), 0.0)
     assert [[request.id for request in batch.requests] for batch in policy.waiting(0.0)] == [["a"], ["b"]]
     policy.assign([a_worker()], 1.0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scheduling.costs import ServingCurves
 from scheduling.policy import Worker
-from scheduling.rank_correlation import Ranking
+from scheduling.rank_correlation import RankCorrelation
 from scheduling.request import Request
 from scheduling.sharing.isolation import IsolatingPolicy
 from scheduling.sharing.model_changes import LEAST_STAY, LONG_STAY, PATIENCE, ModelChanges
@@ -214,8 +214,8 @@ def test_weights_and_trust_reach_the_policies_of_present_and_of_later_models() -
     told: list[object] = []
 
     class Told(IsolatingPolicy):
-        def set_ranking(self, ranking: Ranking) -> None:
-            told.append(ranking.tau)
+        def set_rank_correlation(self, rank_correlation: RankCorrelation) -> None:
+            told.append(rank_correlation.tau)
 
         def set_weights(self, weights: Mapping[str, float]) -> None:
             told.append(weights)
@@ -223,7 +223,7 @@ def test_weights_and_trust_reach_the_policies_of_present_and_of_later_models() -
     policy = ModelChanges(lambda: Told(make_policy("vs", PolicySettings(100, 60))))
     add_all(policy, some(1, "a"))
     for _ in range(2):  # what is known already is not told again
-        policy.set_ranking(Ranking(0.5))
+        policy.set_rank_correlation(RankCorrelation(0.5))
         policy.set_weights({"tenant": 2.0})
     add_all(policy, some(1, "b"))
     assert told == [None, {}, 0.5, {"tenant": 2.0}, 0.5, {"tenant": 2.0}]

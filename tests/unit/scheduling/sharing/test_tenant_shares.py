@@ -16,7 +16,7 @@ from scheduling.policies.magnus import MagnusPolicy
 from scheduling.policies.scls import SliceLevel
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policy import Assignment
-from scheduling.rank_correlation import Ranking
+from scheduling.rank_correlation import RankCorrelation
 from scheduling.request import Request, ServiceTier
 from scheduling.sharing.policy_factory import POLICIES, PolicySettings, make_policy
 from scheduling.sharing.tenant_shares import POLICIES_KEPT, TENANTS_TRIED, OffloadShares, TenantShares
@@ -226,9 +226,9 @@ def test_what_ran_out_of_memory_waits_again_with_its_tenant() -> None:
 
 def test_each_tenants_policy_is_told_how_well_predictions_rank_and_forgets_what_is_discarded() -> None:
     policy = TenantShares(Baton)
-    policy.set_ranking(Ranking(0.5))
+    policy.set_rank_correlation(RankCorrelation(0.5))
     add_all(policy, [a_request("a", tenant="a"), a_request("b", tenant="b")])
-    policy.set_ranking(Ranking(0.6))
+    policy.set_rank_correlation(RankCorrelation(0.6))
     assert policy.discard("b")
     assert not policy.discard("b")
     assert len(policy) == 1

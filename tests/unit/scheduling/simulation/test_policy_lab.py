@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from scheduling.rank_correlation import Ranking
+from scheduling.rank_correlation import RankCorrelation
 from scheduling.sharing.policy_factory import POLICIES, PolicySettings, UnknownPolicy
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.policy_lab import (
@@ -32,7 +32,12 @@ def served(*arrivals: Arrival, counted: list[str] | None = None, took: AnswerTim
     ids = [arrival.request.id for arrival in arrivals] if counted is None else counted
     fleet = [Instance("w", a_memory(10_000))]
     return ServedWork(
-        arrivals, dict.fromkeys(ids, took or AnswerTimes(0, 0, 1, 1, 0.4)), fleet, EngineCosts(FLAT), Ranking(), {}
+        arrivals,
+        dict.fromkeys(ids, took or AnswerTimes(0, 0, 1, 1, 0.4)),
+        fleet,
+        EngineCosts(FLAT),
+        RankCorrelation(),
+        {},
     )
 
 

@@ -3,7 +3,7 @@ import pytest
 from scheduling.costs import ServingCurves
 from scheduling.policies.fusion.fusion_policy import Fusion
 from scheduling.policy import RunningRow, Worker
-from scheduling.rank_correlation import Ranking
+from scheduling.rank_correlation import RankCorrelation
 from scheduling.request import RowLength
 from tests.unit.scheduling.scheduling_builders import SLOPED, a_paged_worker, a_request, a_row, a_worker, add_all, ids
 
@@ -98,7 +98,7 @@ def test_nobody_waits_for_a_tenant_whose_requests_no_worker_could_take() -> None
 @pytest.mark.parametrize(("tau", "first"), [(None, "s0"), (0.9, "s0"), (0.05, "long"), (-0.5, "long")])
 def test_predictions_change_the_order_only_if_they_rank_requests_rightly(tau: float | None, first: str) -> None:
     policy = Fusion()
-    policy.set_ranking(Ranking(tau))
+    policy.set_rank_correlation(RankCorrelation(tau))
     policy.add(a_request("long", predicted=20), 0.0)
     add_all(policy, [a_request(f"s{number}", at=1.0, predicted=6) for number in range(50)])
     assert served(policy, 1.0) == [first]
@@ -107,7 +107,7 @@ def test_predictions_change_the_order_only_if_they_rank_requests_rightly(tau: fl
 @pytest.mark.parametrize(("by_prompts", "first"), [(True, "s0"), (False, "long")])
 def test_prompts_change_the_order_only_if_they_rank_requests_rightly(by_prompts: bool, first: str) -> None:
     policy = Fusion()
-    policy.set_ranking(Ranking(0.9, by_prompts))
+    policy.set_rank_correlation(RankCorrelation(0.9, by_prompts))
     policy.add(a_request("long", length=25, predicted=2), 0.0)
     add_all(policy, [a_request(f"s{number}", at=0.1, length=1, predicted=2) for number in range(50)])
     assert served(policy, 0.1) == [first]
@@ -117,7 +117,7 @@ def test_prompts_change_the_order_only_if_they_rank_requests_rightly(by_prompts:
 @pytest.mark.parametrize("first", ["short", "long"])
 def test_prompts_that_do_not_change_the_order_still_decide_between_workers(first: str, by_prompts: bool) -> None:
     policy, lengths = Fusion(), {"short": 20, "long": 1000}
-    policy.set_ranking(Ranking(0.9, by_prompts))
+    policy.set_rank_correlation(RankCorrelation(0.9, by_prompts))
     add_all(policy, [a_request(name, 0.1 * (name != first), length) for name, length in lengths.items()])
     costs = ServingCurves(prefill=(0.001, 0.0, 0.0, 0.0), decode=(1e-4, 0.0, 0.0, 0.001))
     rows = {name: [a_row(f"{name} {n}", length) for n in (0, 1)] for name, length in lengths.items()}

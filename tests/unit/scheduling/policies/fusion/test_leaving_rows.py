@@ -10,7 +10,7 @@ from scheduling.policies.fusion.fusion_policy import Fusion
 from scheduling.policies.fusion.leaving_rows import MOST_COMPARED
 from scheduling.policies.fusion.priority_key import FAVOURS
 from scheduling.policy import Assignment, RunningRow
-from scheduling.rank_correlation import Ranking
+from scheduling.rank_correlation import RankCorrelation
 from scheduling.request import Request
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
@@ -102,7 +102,7 @@ def test_of_requests_that_delay_the_others_alike_a_row_leaves_for_the_first(orde
     equal = replace(SHORT, id="first", arrived_at=0.8), replace(SHORT, id="second", arrived_at=0.9, predicted=12)
     predicted_by_the_engine = replace(LONG, request=replace(LONG.request, predicted_at=20))
     policy = a_policy()
-    policy.set_ranking(Ranking(0.0))
+    policy.set_rank_correlation(RankCorrelation(0.0))
     for index in order:
         policy.add(equal[index], 1.0)
     assigned = policy.assign([a_paged_worker(235, [predicted_by_the_engine])], 1.0)

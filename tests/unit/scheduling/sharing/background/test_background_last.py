@@ -10,7 +10,7 @@ from benchmarks.published_costs import CHATGLM_6B_V100
 from scheduling.policies.scls import SliceLevel
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policy import Assignment
-from scheduling.rank_correlation import Ranking
+from scheduling.rank_correlation import RankCorrelation
 from scheduling.sharing.background.background_last import BATCH_S, DECODED, MOST_SHOWN, BackgroundLast, bounded
 from scheduling.sharing.policy_factory import PolicySettings, make_policy
 from scheduling.sharing.tenant_shares import TenantShares
@@ -126,7 +126,7 @@ def test_lack_of_memory_is_told_to_the_policy_that_assigned() -> None:
     line, other = a_line("line"), a_request("other")
     for request in (line, other):
         policy.out_of_memory(Assignment("w", (request,)), 0.0)
-    policy.set_ranking(Ranking(0.5))
+    policy.set_rank_correlation(RankCorrelation(0.5))
     assert served(policy) == ["other", "line"]
 
 

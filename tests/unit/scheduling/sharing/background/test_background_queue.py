@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.policy import RunningRow
-from scheduling.rank_correlation import Ranking
+from scheduling.rank_correlation import RankCorrelation
 from scheduling.request import Job, Request, job_of
 from scheduling.sharing.background.background_queue import AGE_S, COPIED, BackgroundQueue, unserved_tokens
 from tests.unit.scheduling.scheduling_builders import a_line, a_row, examples
@@ -43,14 +43,14 @@ def test_a_line_that_has_waited_long_enough_goes_before_longer_ones() -> None:
 
 def test_while_predictions_do_not_rank_answers_the_shortest_prompts_go_first() -> None:
     queue = with_lines(a_line("long", 500, length=600), a_line("short", 5, length=20), a_line("first", priority=1))
-    queue.set_ranking(Ranking(0.05))
+    queue.set_rank_correlation(RankCorrelation(0.05))
     queue.add(a_line("middle", 900, length=300))
     assert [request.id for request in pickle.loads(pickle.dumps(queue))] == ["first", "short", "middle", "long"]
     assert taken(queue)[:2] == ["first", "short"]
     for line in (a_line("long", 500, length=600), a_line("middle", 900, length=300)):
         queue.begin(job_of(line), [])
         queue.add(line)
-    queue.set_ranking(Ranking(0.5))
+    queue.set_rank_correlation(RankCorrelation(0.5))
     assert taken(queue) == ["middle", "long"]
 
 
